@@ -1,0 +1,103 @@
+"""``python -m biasgeom``: run one notebook with checked parameters, or the whole book."""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from biasgeom import data, embedded, results, run
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m biasgeom", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    one = commands.add_parser("run", help="execute one notebook; its parameters are checked first")
+    one.add_argument("notebook", type=Path, help="a notebook file, such as notebooks/gender/03_encoded.ipynb")
+    one.add_argument("output", type=Path, help="where the executed notebook goes")
+    one.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
+    one.add_argument("--profile", help="take parameter values from profiles/PROFILE.yaml")
+
+    book = commands.add_parser("book", help="execute every notebook for a model and render the book")
+    book.add_argument("--model", help="embedded name, folder or hub id; default: the profile's")
+    book.add_argument("--profile", default="embedded")
+    book.add_argument("--chapters", nargs="+", metavar="PAPER", help="only these: gender, delta_b, judge")
+    book.add_argument("--cores", default="all")
+    book.add_argument("--no-render", action="store_true", help="execute only")
+
+    render = commands.add_parser("render", help="render the book from notebooks that were executed")
+    render.add_argument("--model", required=True)
+    render.add_argument("--chapters", nargs="+", metavar="PAPER")
+
+    chosen = parser.parse_args(arguments)
+    # Spinning OpenMP threads beside another busy process made a forward pass 16 times slower; kernels inherit this.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        return {"run": _run, "book": _book, "render": _render}[chosen.command](chosen)
+    except (run.ParameterError, run.NotebookFailed, embedded.ModelNotAvailable, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; outputs so far are in _build/unfinished", file=sys.stderr)
+        return 130
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    values = dict(chosen.parameter)
+    if chosen.profile:
+        notebook = f"{chosen.notebook.parent.name}/{chosen.notebook.stem}"
+        values = {**run.values_for(notebook, chosen.profile, None), **values}
+    run.execute(chosen.notebook, chosen.output, values)
+    return 0
+
+
+def _chosen_notebooks(chapters: list[str] | None) -> list[str]:
+    names = run.notebooks()
+    papers = {name.split("/")[0] for name in names}
+    if unknown := set(chapters or ()) - papers:
+        raise run.ParameterError(f"no chapter {', '.join(sorted(unknown))}; there are {', '.join(sorted(papers))}")
+    return [name for name in names if not chapters or name.split("/")[0] in chapters]
+
+
+def _book(chosen: argparse.Namespace) -> int:
+    root = data.root()
+    notebooks = _chosen_notebooks(chosen.chapters)
+    model = chosen.model or run.profile(chosen.profile).get("model")
+    if not model:
+        raise run.ParameterError(f"profile {chosen.profile!r} names no model; give one")
+    for notebook in notebooks:  # refuse a wrong parameter before anything starts
+        run.values_for(notebook, chosen.profile, model)
+    config = {"model": model, "slug": results.slug(model), "profile": chosen.profile, "notebooks": ",".join(notebooks)}
+    config["chapters"] = " ".join(chosen.chapters or ())
+    snakemake = [sys.executable, "-m", "snakemake", "executed" if chosen.no_render else "book"]
+    snakemake += ["--snakefile", "workflow/Snakefile", "--cores", chosen.cores, "--keep-going", "--rerun-incomplete"]
+    snakemake += ["--quiet", "rules", "host", "--config", *(f"{name}={value}" for name, value in config.items())]
+    (root / "_build").mkdir(exist_ok=True)
+    try:
+        with FileLock(root / "_build" / ".lock", timeout=0):
+            if any((root / ".snakemake" / "locks").glob("*")):
+                # Nobody holds our lock, so Snakemake's is what a killed run left.
+                subprocess.run([*snakemake, "--unlock"], cwd=root, check=True, capture_output=True)
+            code = subprocess.run(snakemake, cwd=root).returncode
+    except Timeout:
+        raise RuntimeError("another run of the book is going on in this folder; wait for it to end") from None
+    if code:
+        raise RuntimeError("not everything ended well; the messages above name what failed")
+    print(f"Results: {root / 'results' / config['slug']}")
+    if not chosen.no_render:
+        print(f"Open {root / '_build' / 'html' / 'index.html'}")
+    return 0
+
+
+def _render(chosen: argparse.Namespace) -> int:
+    from biasgeom import pages  # pulls in what a notebook run does not need
+
+    pages.build(chosen.model, _chosen_notebooks(chosen.chapters))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

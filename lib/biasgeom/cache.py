@@ -1,0 +1,104 @@
+"""Results keyed by content, written whole or not at all.
+
+The cache holds two kinds of things: de-quantised model folders (see :mod:`biasgeom.models`) and arrays that were
+measured on a model (see :mod:`biasgeom.activations`). A key is a digest of everything that decides the value, so a
+stored value is never out of date; a changed input has another key.
+"""
+
+import hashlib
+import inspect
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+from filelock import FileLock
+
+
+def root() -> Path:
+    """The cache folder: ``$BIASGEOM_CACHE``, else ``$XDG_CACHE_HOME/biasgeom``, else ``~/.cache/biasgeom``."""
+    if chosen := os.environ.get("BIASGEOM_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "biasgeom"
+
+
+def digest(**parts: object) -> str:
+    """A hexadecimal SHA-256 of named parts; each must be plain JSON (text, numbers, lists, dicts, None).
+
+    Raises
+    ------
+    TypeError
+        If a part is not plain JSON: an object's default text would change from run to run.
+    """
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def source_digest(*modules: ModuleType) -> str:
+    """A digest of modules' source code, so that changed code does not answer with what older code measured."""
+    return digest(sources=[inspect.getsource(module) for module in modules])
+
+
+@contextmanager
+def lock(name: str) -> Iterator[None]:
+    """Hold an exclusive lock between processes; ``name`` is a file name without folder."""
+    folder = root() / "locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / f"{name}.lock"):
+        yield
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """Yield a scratch path beside ``path`` and move it into place if the body ends well.
+
+    The body may make a file or a folder of it. If the body raises (a full disk, Ctrl-C), the scratch is removed and
+    ``path`` stays as it was: there is never half a file under the final name. An existing folder is never replaced.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch_folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    scratch = scratch_folder / path.name
+    try:
+        yield scratch
+        os.replace(scratch, path)
+    finally:
+        shutil.rmtree(scratch_folder, ignore_errors=True)
+
+
+def array(key: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
+    """The array stored under ``key``, or ``compute()`` stored under it.
+
+    Parameters
+    ----------
+    key : str
+        From :func:`digest`; must name everything the value depends on.
+    compute : callable
+        Called without arguments if nothing usable is stored.
+
+    Notes
+    -----
+    A cache that can't be written (a full disk, a read-only folder) loses nothing: the computed array is returned and
+    a warning says why it was not kept. A stored file that can't be read is measured again, also with a warning.
+    """
+    path = root() / "arrays" / key[:2] / f"{key}.npy"
+    if path.exists():
+        try:
+            return np.load(path, allow_pickle=False)
+        except (ValueError, EOFError, OSError) as error:
+            warnings.warn(f"cached array {path} is unreadable ({error}); measuring again", stacklevel=2)
+    value = np.asarray(compute())
+    try:
+        with atomic(path) as scratch, open(scratch, "wb") as stream:
+            np.save(stream, value, allow_pickle=False)
+            # A full disk may show only when the bytes leave the page cache: ask before the file gets its name.
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        warnings.warn(f"could not keep a result in {root()}: {error}; it was measured and is returned", stacklevel=2)
+    return value

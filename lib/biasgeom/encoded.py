@@ -1,0 +1,201 @@
+"""Encoded gender bias of one model, block by block: arrays of states → tidy tables (gender paper 3.3, 4.3).
+
+Everything a page shows of :mod:`biasgeom.direction` for all blocks, concepts and estimators at once. Knows no model:
+it gets states and returns data frames.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from biasgeom import direction, statistics
+from biasgeom.direction import ESTIMATORS
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Last-token states of contrastive pairs at all blocks.
+
+    Attributes
+    ----------
+    female, male : array [K, L, d]
+    frames : array [K]
+        The sentence frame of each pair; pairs of one frame are not independent.
+    """
+
+    female: np.ndarray
+    male: np.ndarray
+    frames: np.ndarray
+
+
+@dataclass(frozen=True)
+class Concept:
+    """Last-token states of one concept's neutral prompts at all blocks: [personas, entities, L, d]."""
+
+    name: str
+    kind: str
+    entities: list[str]
+    states: np.ndarray
+
+
+def concepts(prompts: pd.DataFrame, states: np.ndarray) -> list[Concept]:
+    """Arrange prompt states by concept.
+
+    Parameters
+    ----------
+    prompts : DataFrame
+        From :func:`biasgeom.data.gender_prompts`, n rows.
+    states : array [n, L, d]
+    """
+    found = []
+    for (name, kind), rows in prompts.groupby(["concept", "kind"], sort=False):
+        places = rows.reset_index().pivot(index="persona", columns="entity", values="index")
+        places = places.loc[rows["persona"].unique(), rows["entity"].unique()]
+        found.append(Concept(name, kind, list(places.columns), states[places.to_numpy()]))
+    return found
+
+
+def direction_table(pairs: Pairs, held_out: Pairs) -> pd.DataFrame:
+    """How well the direction of each block and estimator is determined.
+
+    Returns
+    -------
+    DataFrame
+        block, estimator, shrinkage, condition, cosine_to_mean, held_out_hits, held_out_pairs, accuracy with its Wilson
+        interval low, high. The interval counts pairs as independent, which those of one frame are not.
+    """
+    rows = []
+    for block in range(pairs.female.shape[1]):
+        female, male = pairs.female[:, block], pairs.male[:, block]
+        mean = direction.contrast_direction(female, male, estimator="mean")
+        for estimator in ESTIMATORS:
+            fit = direction.fit(female, male, estimator=estimator)
+            hits = direction.pair_hits(held_out.female[:, block], held_out.male[:, block], fit.vector)
+            low, high = statistics.wilson_interval(int(hits.sum()), len(hits))
+            rows.append(
+                {
+                    "block": block,
+                    "estimator": estimator,
+                    "shrinkage": fit.shrinkage,
+                    "condition": fit.condition,
+                    "cosine_to_mean": float(fit.vector @ mean),
+                    "held_out_hits": int(hits.sum()),
+                    "held_out_pairs": len(hits),
+                    "accuracy": hits.mean(),
+                    "low": low,
+                    "high": high,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def entity_table(concept: Concept, pairs: Pairs, block: int, *, estimator: str, draws: int, seed: int) -> pd.DataFrame:
+    """Latent scores s(e) of one concept at one block: concept, kind, entity, score and its bootstrap interval low, high.
+
+    The bootstrap resamples sentence frames (the direction) and personas (the states) together.
+    """
+    female, male, states = pairs.female[:, block], pairs.male[:, block], concept.states[:, :, block]
+    vector = direction.contrast_direction(female, male, estimator=estimator)
+    directions, weights = _bootstrap(pairs, block, len(states), estimator, draws, seed)
+    scores = direction.latent_scores(states, vector)
+    replicates = direction.bootstrap_scores(states, directions, weights)
+    low, high = statistics.normal_interval(scores, replicates.T)
+    return pd.DataFrame(
+        {
+            "concept": concept.name,
+            "kind": concept.kind,
+            "entity": concept.entities,
+            "estimator": estimator,
+            "block": block,
+            "score": scores,
+            "low": low,
+            "high": high,
+        }
+    )
+
+
+def _bootstrap(
+    pairs: Pairs, block: int, personas: int, estimator: str, draws: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Directions [draws, d] from resampled frames and persona weights [draws, personas]; the same draws at every block."""
+    rng = np.random.default_rng([seed, 1])
+    resampled = statistics.resample_groups(pairs.frames, draws, rng)
+    weights = rng.multinomial(personas, np.full(personas, 1 / personas), size=draws) / personas
+    directions = direction.bootstrap_directions(
+        pairs.female[:, block], pairs.male[:, block], resampled, estimator=estimator
+    )
+    return directions, weights
+
+
+def polarization_tables(
+    found: list[Concept], pairs: Pairs, *, draws: int, bootstrap: int, seed: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """S_latent for every concept, block and estimator, with both nulls.
+
+    Parameters
+    ----------
+    draws : int
+        Random directions of each null (the paper: 200).
+    bootstrap : int
+        Resamples of frames and personas.
+
+    Returns
+    -------
+    by_block : DataFrame
+        concept, kind, block, estimator, s_latent, its interval low and high, the 2.5 % and 97.5 % quantiles of the
+        isotropic null (isotropic_low, isotropic_high) and of the sign-flip null (flip_low, flip_high).
+    by_concept : DataFrame
+        concept, kind, estimator, blocks, above_isotropic and above_flip (how many blocks lie above the band), and p_flip:
+        how often a sign-flipped direction lies above its own band at as many blocks or more. Since all blocks share the
+        signs of a draw, p_flip takes the dependence between blocks into account.
+    """
+    rng = np.random.default_rng([seed, 0])
+    count, blocks, width = pairs.female.shape
+    signs = rng.choice([-1.0, 1.0], size=(draws, count))
+    rows = []
+    flipped = np.empty((len(found), len(ESTIMATORS), blocks, draws))
+    for block in range(blocks):
+        female, male = pairs.female[:, block], pairs.male[:, block]
+        isotropic = direction.isotropic_directions(width, draws, rng)
+        for e, estimator in enumerate(ESTIMATORS):
+            vector = direction.contrast_direction(female, male, estimator=estimator)
+            null = direction.sign_flip_directions(female, male, signs, estimator=estimator)
+            directions, weights = _bootstrap(pairs, block, len(found[0].states), estimator, bootstrap, seed)
+            for c, concept in enumerate(found):
+                states = concept.states[:, :, block]
+                observed = direction.latent_polarization(states, vector)
+                replicates = direction.bootstrap_polarizations(states, directions, weights)
+                low, high = statistics.normal_interval(observed, replicates)
+                flipped[c, e, block] = direction.polarizations(states, null)
+                bands = {
+                    "isotropic": statistics.band(direction.polarizations(states, isotropic)),
+                    "flip": statistics.band(flipped[c, e, block]),
+                }
+                row = {"concept": concept.name, "kind": concept.kind, "block": block, "estimator": estimator}
+                row |= {"s_latent": observed, "low": low, "high": high}
+                row |= {f"{n}_{s}": q for n, quantiles in bands.items() for s, q in zip(("low", "high"), quantiles, strict=True)}
+                rows.append(row)
+    by_block = pd.DataFrame(rows)
+    return by_block, _by_concept(by_block, found, flipped)
+
+
+def _by_concept(by_block: pd.DataFrame, found: list[Concept], flipped: np.ndarray) -> pd.DataFrame:
+    rows = []
+    for c, concept in enumerate(found):
+        for e, estimator in enumerate(ESTIMATORS):
+            part = by_block[(by_block["concept"] == concept.name) & (by_block["estimator"] == estimator)]
+            above = int((part["s_latent"] > part["flip_high"]).sum())
+            null = (flipped[c, e] > part["flip_high"].to_numpy()[:, None]).sum(axis=0)
+            rows.append(
+                {
+                    "concept": concept.name,
+                    "kind": concept.kind,
+                    "estimator": estimator,
+                    "blocks": len(part),
+                    "above_isotropic": int((part["s_latent"] > part["isotropic_high"]).sum()),
+                    "above_flip": above,
+                    "p_flip": statistics.exceedance_p(above, null),
+                }
+            )
+    return pd.DataFrame(rows)

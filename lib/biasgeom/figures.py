@@ -1,0 +1,143 @@
+"""One function a kind of figure; seaborn, one style. A figure gets tables and knows neither models nor files."""
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+
+# Okabe-Ito colours: told apart in every common form of colour blindness.
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
+
+
+def style() -> None:
+    """Set the book's figure style; every notebook calls it once."""
+    sns.set_theme(context="notebook", style="ticks", font_scale=0.95)
+    plt.rcParams.update({"figure.dpi": 110, "savefig.dpi": 150, "savefig.bbox": "tight", "axes.grid": True})
+    plt.rcParams.update({"grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False})
+
+
+def signed_bars(table: pd.DataFrame, *, panel: str, label: str, value: str, low: str, high: str, xlabel: str) -> Figure:
+    """Horizontal bars sorted by value, one panel a group on a common scale, with intervals.
+
+    Parameters
+    ----------
+    table : DataFrame
+        One row a bar.
+    panel, label, value, low, high : str
+        Columns: the group, the bar's name, its length, its interval.
+    """
+    groups = list(table.groupby(panel, sort=False))
+    heights = [len(rows) for _, rows in groups]
+    figure, axes = plt.subplots(
+        len(groups),
+        1,
+        figsize=(7, 0.28 * sum(heights) + 0.9 * len(groups)),
+        sharex=True,
+        squeeze=False,
+        gridspec_kw={"height_ratios": heights},
+        layout="constrained",
+    )
+    for axis, (name, rows) in zip(axes[:, 0], groups, strict=True):
+        rows = rows.sort_values(value)
+        colours = [ORANGE if v > 0 else BLUE for v in rows[value]]
+        errors = [rows[value] - rows[low], rows[high] - rows[value]]
+        axis.barh(rows[label], rows[value], xerr=errors, color=colours, ecolor="black", error_kw={"lw": 1}, height=0.7)
+        axis.axvline(0, color="black", lw=0.8)
+        axis.set_title(name, loc="left", fontweight="bold")
+        axis.grid(visible=False, axis="y")
+    axes[-1, 0].set_xlabel(xlabel)
+    return figure
+
+
+def lines_with_bands(
+    table: pd.DataFrame,
+    *,
+    x: str,
+    panel: str,
+    line: str,
+    value: str,
+    low: str,
+    high: str,
+    bands: Sequence[tuple[str, str, str]] = (),
+    xlabel: str,
+    ylabel: str,
+    columns: int = 3,
+    share_y: bool = True,
+    mark: float | None = None,
+) -> Figure:
+    """Curves with intervals over shaded null bands, one panel a group.
+
+    Parameters
+    ----------
+    table : DataFrame
+        One row a point of a curve.
+    x, panel, line, value, low, high : str
+        Columns: abscissa, group of panels, curve within a panel, value and its interval.
+    bands : sequence of (low column, high column, legend text)
+        Null bands, drawn per curve in the curve's colour if there are several curves, else in grey.
+    mark : float, optional
+        Abscissa of a dotted vertical line.
+    """
+    groups = list(table.groupby(panel, sort=False))
+    columns = min(columns, len(groups))
+    rows = -(-len(groups) // columns)
+    figure, axes = plt.subplots(
+        rows,
+        columns,
+        figsize=(3.4 * columns, 2.5 * rows + 0.6),
+        sharex=True,
+        sharey=share_y,
+        squeeze=False,
+        layout="constrained",
+    )
+    colours = dict(zip(table[line].unique(), (ORANGE, BLUE, GREEN), strict=False))
+    for axis, (name, rows_of_panel) in zip(axes.flat, groups, strict=False):
+        for curve, points in rows_of_panel.groupby(line, sort=False):
+            colour = colours[curve]
+            for band_low, band_high, text in bands:
+                shade = GREY if len(colours) == 1 else colour
+                label = text if len(colours) == 1 else f"{curve}: {text}"
+                axis.fill_between(
+                    points[x], points[band_low], points[band_high], color=shade, alpha=0.25, lw=0, label=label
+                )
+            axis.plot(points[x], points[value], color=colour, lw=1.8, label=curve)
+            axis.fill_between(points[x], points[low], points[high], color=colour, alpha=0.15, lw=0)
+            for edge in (low, high):
+                axis.plot(points[x], points[edge], color=colour, lw=0.6, ls="--")
+        if mark is not None:
+            axis.axvline(mark, color="black", lw=0.9, ls=":")
+        axis.set_title(name, fontsize="medium", fontweight="bold")
+    for axis in axes.flat[len(groups) :]:
+        axis.set_visible(False)
+    # The lowest panel of each column, which need not lie in the last row.
+    for axis in axes.flat[len(groups) - columns : len(groups)]:
+        axis.set_xlabel(xlabel)
+        axis.tick_params(labelbottom=True)
+    for axis in axes[:, 0]:
+        axis.set_ylabel(ylabel)
+    # From all panels: one may lack a curve.
+    legend = {
+        label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=min(len(legend), 3), frameon=False)
+    return figure
+
+
+def curves(table: pd.DataFrame, *, x: str, panels: dict[str, str], line: str, xlabel: str) -> Figure:
+    """Plain curves by ``line``, one panel a value column of ``panels`` (column → axis title).
+
+    Undefined values are left out; a curve that has no other keeps its place in the legend.
+    """
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(3.4 * len(panels), 3), sharex=True, squeeze=False, layout="constrained"
+    )
+    colours = dict(zip(table[line].unique(), (ORANGE, BLUE, GREEN), strict=False))
+    for axis, (column, title) in zip(axes.flat, panels.items(), strict=True):
+        for name, points in table.groupby(line, sort=False):
+            known = points.dropna(subset=[column])
+            axis.plot(known[x], known[column], color=colours[name], label=name)
+        axis.set(title=title, xlabel=xlabel, ylabel="")
+    axes.flat[0].legend(frameon=False)
+    return figure

@@ -1,0 +1,194 @@
+"""Prompts become samples and next-token probabilities, under hooks or not.
+
+Sampling inverts the cumulative distribution with one uniform number a token, drawn from a generator that is seeded by
+the prompt itself and the number of the sample. So a sample does not depend on the batch it was in or on the order of
+the prompts, up to the rounding of the logits (a padded batch differs from a single prompt by about 1e-6 relative, which
+can tip a draw that lies on the edge between two tokens).
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+
+from biasgeom import prompts
+from biasgeom.models import LanguageModel
+
+CPU_ROWS = 16
+"""Prompts a batch while sampling on a CPU."""
+
+
+class InverseCdf(LogitsProcessor):
+    """Choose each row's next token by inverse-CDF sampling: the processor leaves that token alone as possible.
+
+    Parameters
+    ----------
+    uniforms : array [B, max_new_tokens]
+        Numbers in [0, 1).
+    temperature : float
+        Positive.
+    prompt_length : int
+        Columns of ``input_ids`` before the first new token.
+    """
+
+    def __init__(self, uniforms: np.ndarray, temperature: float, prompt_length: int) -> None:
+        self.uniforms = torch.as_tensor(uniforms, dtype=torch.float64)
+        self.temperature = temperature
+        self.prompt_length = prompt_length
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        step = input_ids.shape[1] - self.prompt_length
+        probabilities = torch.softmax(scores.float() / self.temperature, dim=-1)
+        cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+        threshold = self.uniforms[:, step, None].to(scores.device) * cumulative[:, -1:]
+        token = torch.searchsorted(cumulative, threshold, right=True).clamp(max=scores.shape[-1] - 1)
+        return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)
+
+
+def sample(
+    lm: LanguageModel,
+    texts: Sequence[str],
+    *,
+    n: int,
+    max_new_tokens: int,
+    temperature: float,
+    seed: int,
+    chat: bool = False,
+    prefill: str | Sequence[str] | None = None,
+    rows: int | None = None,
+) -> list[list[str]]:
+    """n continuations of each prompt, sampled from the whole distribution (no top-k, no top-p).
+
+    Parameters
+    ----------
+    texts : list of str
+    n : int
+        Samples a prompt. The first k of n samples are the same for every n ≥ k.
+    temperature : float
+        0 decodes greedily; all n are then the same.
+    seed : int
+        The same seed gives the same samples for any batch size and order.
+    chat, prefill
+        See :func:`biasgeom.prompts.render`.
+    rows : int, optional
+        Prompts in a batch. Default: 16 on a CPU, by free memory on a GPU.
+
+    Returns
+    -------
+    list of list of str
+        Without the prompt and without special tokens, in input order.
+
+    Raises
+    ------
+    ValueError
+        Empty or duplicate prompts (equal prompts would get equal samples), a negative temperature, n < 1.
+    ArithmeticError
+        Logits that are not finite.
+    """
+    if n < 1 or max_new_tokens < 1 or temperature < 0:
+        raise ValueError(
+            f"need n >= 1, max_new_tokens >= 1, temperature >= 0; got {n}, {max_new_tokens}, {temperature}"
+        )
+    encoded = prompts.encode(lm, texts, chat=chat, prefill=prefill)
+    items = [(place, k) for place in range(len(texts)) for k in range(n)]
+    if rows is None:
+        longest = max(map(len, encoded)) + max_new_tokens
+        rows = CPU_ROWS if lm.device.type == "cpu" else max(1, prompts.token_budget(lm) // longest)
+    # Similar lengths together: less padding. Stable, so equal prompts stay side by side.
+    items.sort(key=lambda item: len(encoded[item[0]]))
+    samples: list[list[str]] = [[""] * n for _ in texts]
+    with tqdm(total=len(items), desc=f"{lm.name}: samples", unit="sample", leave=False) as bar:
+        for start in range(0, len(items), rows):
+            chosen = items[start : start + rows]
+            uniforms = np.stack([_uniforms(seed, encoded[place], k, max_new_tokens) for place, k in chosen])
+            continuations = _generate(lm, encoded, [place for place, _ in chosen], uniforms, temperature)
+            for (place, k), text in zip(chosen, continuations, strict=True):
+                samples[place][k] = text
+            bar.update(len(chosen))
+    return samples
+
+
+def _uniforms(seed: int, ids: list[int], k: int, count: int) -> np.ndarray:
+    """The item's own random numbers: they depend on the seed, the prompt's tokens and the sample's number alone."""
+    prompt = int.from_bytes(hashlib.sha256(str(ids).encode()).digest()[:8])
+    return np.random.default_rng([seed, prompt, k]).random(count)
+
+
+@torch.inference_mode()
+def _generate(
+    lm: LanguageModel, encoded: list[list[int]], places: list[int], uniforms: np.ndarray, temperature: float
+) -> list[str]:
+    batch = prompts.pad(lm, encoded, places, side="left")
+    width = batch.input_ids.shape[1]
+    ends = lm.core.generation_config.eos_token_id
+    ends = lm.tokenizer.eos_token_id if ends is None else ends
+    config = GenerationConfig(
+        max_new_tokens=uniforms.shape[1],
+        do_sample=False,
+        use_cache=True,
+        eos_token_id=ends,
+        pad_token_id=ends[0] if isinstance(ends, list) else ends,
+    )
+
+    def checked(input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        _check_finite(lm, scores, places)
+        return scores
+
+    chooser = [InverseCdf(uniforms, temperature, width)] if temperature > 0 else []
+    # `generate` fills what `config` leaves open from the model's own settings, often a repetition penalty: hide them.
+    settings, lm.core.generation_config = lm.core.generation_config, GenerationConfig()
+    try:
+        output = lm.model.generate(
+            input_ids=batch.input_ids,
+            attention_mask=batch.attention_mask,
+            generation_config=config,
+            logits_processor=LogitsProcessorList([checked, *chooser]),
+        )
+    finally:
+        lm.core.generation_config = settings
+    return lm.tokenizer.batch_decode(output[:, width:], skip_special_tokens=True)
+
+
+def _check_finite(lm: LanguageModel, logits: torch.Tensor, places: list[int]) -> None:
+    # The largest is NaN or infinite if any is; minus infinity alone is how a model masks a token.
+    bad = ~torch.isfinite(logits.amax(-1))
+    if bad.any():
+        text = places[int(bad.nonzero()[0])]
+        raise ArithmeticError(f"{lm.name} in {lm.dtype}: the logits after text {text} are not finite")
+
+
+@torch.inference_mode()
+def next_token_probabilities(
+    lm: LanguageModel,
+    texts: Sequence[str],
+    tokens: Sequence[int] | None = None,
+    *,
+    chat: bool = False,
+    prefill: str | Sequence[str] | None = None,
+    budget: int | None = None,
+) -> np.ndarray:
+    """The distribution over the token that follows each text.
+
+    Parameters
+    ----------
+    texts : list of str, length n
+    tokens : list of int, optional
+        Keep these columns only.
+
+    Returns
+    -------
+    array [n, vocabulary] or [n, tokens], float32
+    """
+    encoded = prompts.encode(lm, texts, chat=chat, prefill=prefill)
+    columns = slice(None) if tokens is None else list(tokens)
+    result: np.ndarray | None = None
+    for batch in prompts.batches(lm, encoded, budget=budget, side="left"):
+        logits = lm.model(**batch.inputs(), use_cache=False, logits_to_keep=1).logits[:, -1].float()
+        _check_finite(lm, logits, batch.rows)
+        kept = torch.softmax(logits, dim=-1)[:, columns].cpu().numpy()
+        result = np.empty((len(encoded), kept.shape[1]), dtype=np.float32) if result is None else result
+        result[batch.rows] = kept
+    return result

@@ -1,0 +1,38 @@
+"""Tables as Markdown. What is shown is untrusted text (a model may have written it), so nothing in it is markup."""
+
+import re
+
+import pandas as pd
+
+
+def escaped(text: object) -> str:
+    """Text as a Markdown cell shows it literally, on one line."""
+    return re.sub(r"([\\`*_{}\[\]<>()#+\-.!|$~&^@:])", r"\\\1", " ".join(str(text).split()))
+
+
+def table(
+    frame: pd.DataFrame, *, name: str = "", caption: str = "", digits: int = 3, markup: tuple[str, ...] = ()
+) -> str:
+    """A Markdown table of a frame.
+
+    Parameters
+    ----------
+    name, caption : str, optional
+        Label and caption; a MyST ``table`` directive is put around the table.
+    digits : int
+        Significant digits of floating-point columns; a missing number is shown as a dash.
+    markup : tuple of str
+        Columns that hold Markdown of our own; all others are escaped.
+    """
+    shown = pd.DataFrame({column: _column(frame[column], digits, column in markup) for column in frame})
+    lines = ["| " + " | ".join(map(escaped, frame.columns)) + " |", "|" + " --- |" * len(frame.columns)]
+    lines += ["| " + " | ".join(row) + " |" for row in shown.to_numpy()]
+    if name:
+        lines = [f":::{{table}} {caption}", f":name: {name}", "", *lines, ":::"]
+    return "\n".join(lines) + "\n"
+
+
+def _column(values: pd.Series, digits: int, markup: bool) -> list[str]:
+    if pd.api.types.is_float_dtype(values):
+        return ["–" if pd.isna(v) else escaped(f"{v:.{digits}g}") for v in values]
+    return [str(v) if markup else escaped(v) for v in values]

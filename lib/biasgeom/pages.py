@@ -1,0 +1,104 @@
+"""Render the book: generate the pages that read ``results/``, point the contents at executed notebooks, build strictly."""
+
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pandas as pd
+
+from biasgeom import data, results, run
+from biasgeom.markdown import table
+
+
+def generate(notebooks: list[str], folder: Path) -> None:
+    """Write the fragments that the book's pages include: parameters, runs, coverage, inconsistencies."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stated = []
+    for notebook in notebooks:
+        stated.append(f"## `notebooks/{notebook}.ipynb`\n")
+        rows = run.parameters(data.root() / "notebooks" / f"{notebook}.ipynb")
+        frame = pd.DataFrame(
+            {
+                "parameter": [f"`{p.name}`" for p in rows],
+                "type": [p.type for p in rows],
+                "default": [f"`{p.default}`" for p in rows],
+                "what": [p.help for p in rows],
+                "choices": [", ".join(p.choices) for p in rows],
+            }
+        )
+        stated.append(table(frame, markup=("parameter", "default")))
+    (folder / "parameters.md").write_text("\n".join(stated))
+
+    done = [info for info in results.runs() if info["notebook"] in notebooks]
+    frame = pd.DataFrame(
+        {
+            "model": [info["model"] for info in done],
+            "notebook": [info["notebook"] for info in done],
+            "blocks x width": [f"{info['blocks']} × {info['width']}" for info in done],
+            "weights from": [info["provenance"].get("source", "") for info in done],
+            "file hash or commit": [_version(info) for info in done],
+            "computed in": [f"{info['provenance']['dtype']} on {info['provenance']['device']}" for info in done],
+        }
+    )
+    (folder / "runs.md").write_text(table(frame))
+
+    for paper, rows in data.items().groupby("paper", sort=False):
+        where = [f"{{ref}}`{label}`" if label else "" for label in rows["label"]]
+        frame = rows[["item", "title", "status", "reason"]].assign(where=where)
+        (folder / f"items_{paper}.md").write_text(table(frame, markup=("where",)))
+    for paper, rows in data.published("inconsistencies").groupby("paper", sort=False):
+        (folder / f"inconsistencies_{paper}.md").write_text(table(rows[["id", "where", "class", "finding"]]))
+
+
+def _version(info: dict) -> str:
+    known = info["provenance"].get("sha256") or info["provenance"].get("commit") or ""
+    return known[:12]
+
+
+def contents(model: str, notebooks: list[str], path: Path) -> None:
+    """Write ``_toc.yml`` anew with this model's executed notebooks in place of the committed ones."""
+    text = (data.root() / "_toc.yml").read_text()
+    for notebook in run.notebooks():
+        line = re.compile(rf"^ *- file: notebooks/{re.escape(notebook)}\n", re.MULTILINE)
+        if notebook in notebooks:
+            text = text.replace(f"notebooks/{notebook}", f"results/{results.slug(model)}/{notebook}")
+        else:
+            text = line.sub("", text)
+    path.write_text(text)
+
+
+def build(model: str, notebooks: list[str]) -> Path:
+    """Render the book to ``_build/html`` and return its first page.
+
+    Raises
+    ------
+    RuntimeError
+        On any Sphinx warning: a dead cross-reference, a doubled label, a missing picture.
+    """
+    root = data.root()
+    html = root / "_build" / "html"
+    generate(notebooks, root / "results" / "pages")
+    contents(model, notebooks, root / "_build" / "_toc.yml")
+    # Sphinx reports a page's warnings only when it reads the page: an incremental build would hide them.
+    for stale in (html, root / "_build" / ".doctrees", root / "_build" / ".jupyter_cache"):
+        shutil.rmtree(stale, ignore_errors=True)
+    jupyter_book = Path(sys.executable).with_name("jupyter-book")
+    command = [str(jupyter_book), "build", ".", "--toc", "_build/_toc.yml", "--quiet", "-n", "-W", "--keep-going"]
+    if subprocess.run(command, cwd=root).returncode:
+        raise RuntimeError("the book was not rendered without warnings; they are printed above")
+    _bundle_mathjax(html / "_static" / "mathjax")
+    return html / "index.html"
+
+
+def _bundle_mathjax(target: Path) -> None:
+    """Copy the one MathJax file and the fonts that the book needs, so that formulas show without a network."""
+    spec = find_spec("sphinx-mathjax-offline")
+    if spec is None or spec.origin is None:
+        raise RuntimeError("the package sphinx-mathjax-offline is missing; run make book, or reinstall")
+    source = Path(spec.origin).parent / "static" / "mathjax"
+    target.mkdir(parents=True)
+    shutil.copy(source / "tex-chtml-full.js", target)
+    shutil.copytree(source / "output" / "chtml" / "fonts", target / "output" / "chtml" / "fonts")

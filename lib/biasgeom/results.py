@@ -1,0 +1,141 @@
+"""Tidy tables, figures and ``run.json``: what a notebook leaves under ``results/<model>/<paper>/<notebook>/``."""
+
+import hashlib
+import json
+import math
+import os
+import platform
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from biasgeom import cache, data
+
+if TYPE_CHECKING:  # at run time it would load torch and transformers, which reading results does not need
+    from biasgeom.models import LanguageModel
+
+PACKAGES = ("biasgeom", "torch", "transformers", "peft", "numpy", "scipy", "scikit-learn", "statsmodels", "pandas")
+
+
+def root() -> Path:
+    """The results folder: ``$BIASGEOM_RESULTS``, else ``results/`` of the repository."""
+    return Path(os.environ.get("BIASGEOM_RESULTS") or data.root() / "results").expanduser()
+
+
+def slug(model: str) -> str:
+    """A model's name as a folder name; two names never share one.
+
+    An embedded name stays as it is and a hub id's slash becomes ``--``. Of a folder, a revision or an adapter the
+    readable part stays, and eight digits of the whole name's SHA-256 follow.
+    """
+    part = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
+    if re.fullmatch(rf"(?:{part}/)?{part}", model) and "--" not in model:
+        return model.replace("/", "--")
+    last = [Path(name).name if name.count("/") != 1 else name for name in model.split("+")]
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "--", "--".join(last)).strip("-.")
+    return f"{readable[-80:]}-{hashlib.sha256(model.encode()).hexdigest()[:8]}".lstrip("-.")
+
+
+class Run:
+    """One notebook's results for one model.
+
+    Used as a context would be: open it, write tables and figures, ``finish``. Opening it clears what an earlier run of
+    the same notebook left, so that old and new numbers never stand side by side; ``run.json`` appears at the end only,
+    so a folder without it is an unfinished run.
+
+    Parameters
+    ----------
+    lm : LanguageModel
+    notebook : str
+        ``"<paper>/<name>"``, such as ``"gender/03_encoded"``.
+    parameters : mapping
+        The notebook's parameters, recorded as they are.
+    """
+
+    def __init__(self, lm: "LanguageModel", notebook: str, parameters: Mapping[str, Any]) -> None:
+        self.folder = root() / slug(lm.name) / notebook
+        self.info: dict[str, Any] = {
+            "notebook": notebook,
+            "model": lm.name,
+            "blocks": len(lm.blocks),
+            "width": lm.width,
+            "provenance": lm.provenance,
+            "parameters": dict(parameters),
+            "python": platform.python_version(),
+            "packages": {name: version(name) for name in PACKAGES},
+            "commit": _commit(),
+        }
+        self._seconds: dict[str, float] = {}
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a part of the notebook; goes to ``stages_timing.csv``."""
+        start = time.perf_counter()
+        yield
+        self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def table(self, name: str, frame: pd.DataFrame) -> pd.DataFrame:
+        """Write a tidy CSV (six significant digits) and return it as a reader of the file sees it.
+
+        Raises
+        ------
+        ValueError
+            If it holds an infinite number, or is empty: neither is a result.
+        """
+        numbers = frame.select_dtypes("number")
+        if frame.empty or (numbers.abs() == math.inf).any(axis=None):
+            raise ValueError(f"table {name} is empty or holds an infinite number")
+        path = self.folder / f"{name}.csv"
+        with cache.atomic(path) as scratch:
+            frame.to_csv(scratch, index=False, float_format="%.6g")
+        return pd.read_csv(path)
+
+    def figure(self, name: str, figure: Figure) -> Figure:
+        """Write a figure as PNG and SVG and return it, closed, for the notebook to show."""
+        for suffix in ("png", "svg"):
+            # Dates and random element ids would make two equal figures differ.
+            with plt.rc_context({"svg.hashsalt": name}):
+                metadata = {"Date": None} if suffix == "svg" else {"Software": None}
+                figure.savefig(self.folder / f"{name}.{suffix}", metadata=metadata)
+        plt.close(figure)
+        return figure
+
+    def finish(self) -> dict[str, Any]:
+        """Write ``stages_timing.csv`` and ``run.json``; returns what the latter holds."""
+        timing = pd.DataFrame({"stage": list(self._seconds), "seconds": [round(s, 2) for s in self._seconds.values()]})
+        timing.to_csv(self.folder / "stages_timing.csv", index=False)
+        self.info["seconds"] = dict(zip(timing["stage"], timing["seconds"].tolist(), strict=True))
+        with cache.atomic(self.folder / "run.json") as scratch:
+            scratch.write_text(json.dumps(self.info, indent=1, default=str) + "\n")
+        return self.info
+
+
+def _commit() -> str | None:
+    """The repository's commit, with ``+`` if files differ from it; None outside a git checkout."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", *words], cwd=data.root(), capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def runs() -> list[dict[str, Any]]:
+    """Every finished run's ``run.json``, in order of model and notebook."""
+    return [json.loads(path.read_text()) for path in sorted(root().glob("*/*/*/run.json"))]
