@@ -77,7 +77,7 @@ def test_uncentred_covariance_would_be_noticed() -> None:
     other = LedoitWolf(assume_centered=True).fit(female - male)
     assert abs(fit(female, male).shrinkage - other.shrinkage_) > 1e-2
     wrong = np.linalg.solve(other.covariance_, (female - male).mean(axis=0))
-    # By Sherman–Morrison a mean's outer product only rescales the solution at equal shrinkage: what shows is the shrinkage.
+    # At equal shrinkage the mean's outer product would only rescale the solution (Sherman–Morrison).
     assert cosine(fit(female, male).vector, wrong) < 1 - 1e-6
 
 
@@ -103,14 +103,14 @@ def test_female_is_positive(estimator: str) -> None:
 
 def test_isotropic_differences_leave_nothing_to_whiten() -> None:
     rng = np.random.default_rng(5)
-    shift = rng.normal(size=10)
+    shift, noise = rng.normal(size=10), rng.normal(size=(1000, 10))
     cosines = []
-    for pairs in (20, 200, 20_000):
-        female = shift + rng.normal(size=(pairs, 10))
+    for deviations in (np.ones(10), np.geomspace(0.1, 3, 10)):
+        female = shift + noise * deviations
         lw, mean = (contrast_direction(female, np.zeros_like(female), estimator=e) for e in direction.ESTIMATORS)
         cosines.append(cosine(lw, mean))
-    assert cosines[-1] > 0.9995
-    assert cosines == sorted(cosines)
+    assert cosines[0] > 0.998
+    assert cosines[1] < 0.9
 
 
 def test_whitening_finds_what_the_mean_misses() -> None:
@@ -127,7 +127,7 @@ def test_whitening_finds_what_the_mean_misses() -> None:
         lw, mean = (contrast_direction(differences, 0 * differences, estimator=e) for e in direction.ESTIMATORS)
         gains.append(cosine(lw, truth) - cosine(mean, truth))
     assert min(gains) > 0.05
-    assert np.mean(gains) > 0.2
+    assert np.mean(gains) > 0.15
 
 
 @both
@@ -303,21 +303,61 @@ def test_sign_flip_band_holds_its_level_when_nothing_is_there(estimator: str) ->
     assert low <= hits <= high
 
 
-@both
-def test_planted_direction_leaves_the_sign_flip_band(estimator: str) -> None:
-    above = 0
+def planted_runs(estimator: str) -> list[tuple[float, float]]:
+    """Observed polarization over the band's upper end, and the null's mean |cosine| with the planted direction."""
+    found = []
     for seed in range(20):
         rng = np.random.default_rng([21, seed])
         (female, male), states = simulated(rng, planted=12)
         observed = latent_polarization(states, contrast_direction(female, male, estimator=estimator))
-        null = direction.polarizations(states, flips(female, male, estimator, rng))
-        above += observed > statistics.band(null)[1]
-    assert above >= 19
+        null = flips(female, male, estimator, rng)
+        top = statistics.band(direction.polarizations(states, null))[1]
+        found.append((observed / top, np.abs(null.sum(axis=1)).mean() / np.sqrt(null.shape[1])))
+    return found
+
+
+def test_planted_direction_leaves_the_sign_flip_band() -> None:
+    ratios, cosines = np.transpose(planted_runs("ledoit-wolf"))
+    assert (ratios > 1).sum() >= 19
+    assert np.median(ratios) > 2
+    assert cosines.mean() < 0.1
+
+
+def test_for_the_mean_difference_the_sign_flip_band_reaches_up_to_a_planted_direction() -> None:
+    """A weakness to know: signs that don't cancel leave much of a strong direction in every draw."""
+    ratios, cosines = np.transpose(planted_runs("mean"))
+    assert (ratios > 1).sum() >= 10
+    assert np.median(ratios) < 1.1
+    assert cosines.mean() > 0.5
+
+
+def test_pairs_that_share_a_word_need_a_common_sign() -> None:
+    """Word effects without any gender: signs drawn a pair at a time miss the level, a word at a time they hold it."""
+    runs, width, words = 80, 30, np.repeat(np.arange(12), 3)
+    lexical = np.where(np.arange(width) < 8, 1.5, 0.0)
+    above = {"pair": 0, "word": 0}
+    for seed in range(runs):
+        rng = np.random.default_rng([30, seed])
+        differences = rng.normal(size=(36, width)) + (rng.normal(size=(12, width)) * lexical)[words]
+        states = 5 + rng.normal(size=(1, 14, width)) * (0.3 + lexical)
+        pair = (differences, np.zeros_like(differences))
+        observed = latent_polarization(states, contrast_direction(*pair))
+        draws = {
+            "pair": rng.choice([-1.0, 1.0], size=(FLIPS, 36)),
+            "word": rng.choice([-1.0, 1.0], size=(FLIPS, 12))[:, words],
+        }
+        for unit, signs in draws.items():
+            null = direction.sign_flip_directions(*pair, signs, estimator="ledoit-wolf")
+            above[unit] += observed > statistics.band(direction.polarizations(states, null))[1]
+    assert above["pair"] > 0.15 * runs
+    assert above["word"] <= binom.ppf(0.999, runs, 0.025)
 
 
 def test_isotropic_band_is_no_null_for_the_mean_difference() -> None:
-    """Negative control: without any gender the mean difference still leaves the isotropic band, since it is drawn towards
-    the directions in which pairs and states alike vary most."""
+    """Negative control: without any gender the mean difference still leaves the isotropic band.
+
+    It is drawn towards the directions in which pairs and states alike vary most.
+    """
     runs = 100
     hits = sum(inside(np.random.default_rng([22, seed]), "mean", isotropic) for seed in range(runs))
     assert hits < 0.7 * runs

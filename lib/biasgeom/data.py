@@ -89,8 +89,9 @@ def contrast_pairs(split: str) -> pd.DataFrame:
 
     Parameters
     ----------
-    split : {"direction", "held-out"}
-        72 pairs in 18 frames to estimate the direction, or 32 pairs in 8 other frames with other words to check it.
+    split : {"direction", "held-out", "continued"}
+        72 pairs in 18 frames to estimate the direction; 32 pairs in 8 other frames with other words to check it, both
+        with the gendered word last, as the prompts end in the entity; 40 pairs whose sentences go on after it.
     """
     table = _table("gender/contrast_pairs.csv", ["pair", "split", "frame", "female", "male"], ["female"])
     if split not in set(table["split"]):

@@ -112,6 +112,8 @@ def _coefficients(gram: np.ndarray, width: int, estimator: str) -> tuple[np.ndar
 
 def _condition(differences: np.ndarray, shrinkage: float) -> float:
     """Condition number of the shrunk covariance (1−δ)S + δμI; NaN without shrinkage."""
+    if np.isnan(shrinkage):
+        return np.nan
     pairs, width = differences.shape
     spectrum = np.linalg.svd(differences - differences.mean(axis=0), compute_uv=False) ** 2 / pairs
     smallest = spectrum[-1] if pairs > width else 0.0
@@ -215,7 +217,12 @@ def sign_flip_directions(female: np.ndarray, male: np.ndarray, signs: np.ndarray
     ----------
     female, male : array [K, d]
     signs : array [draws, K] of ±1
-        The same signs at every block keep the null's dependence between blocks.
+        The same signs at every block keep the null's dependence between blocks. Pairs that depend on each other, such
+        as those of one word, need a common sign.
+
+    Notes
+    -----
+    For ``"mean"`` the null has little power: signs that don't cancel leave part of a strong direction in every draw.
     """
     differences = _checked(female, male)
     gram = differences @ differences.T

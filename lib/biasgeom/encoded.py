@@ -4,6 +4,7 @@ Everything a page shows of :mod:`biasgeom.direction` for all blocks, concepts an
 it gets states and returns data frames.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,69 +57,71 @@ def concepts(prompts: pd.DataFrame, states: np.ndarray) -> list[Concept]:
     return found
 
 
-def direction_table(pairs: Pairs, held_out: Pairs) -> pd.DataFrame:
-    """How well the direction of each block and estimator is determined.
-
-    Returns
-    -------
-    DataFrame
-        block, estimator, shrinkage, condition, cosine_to_mean, held_out_hits, held_out_pairs, accuracy with its Wilson
-        interval low, high. The interval counts pairs as independent, which those of one frame are not.
-    """
+def direction_table(pairs: Pairs) -> pd.DataFrame:
+    """Diagnostics: block, estimator, shrinkage, condition, and cosine_to_mean, the cosine with the mean difference."""
     rows = []
     for block in range(pairs.female.shape[1]):
         female, male = pairs.female[:, block], pairs.male[:, block]
         mean = direction.contrast_direction(female, male, estimator="mean")
         for estimator in ESTIMATORS:
             fit = direction.fit(female, male, estimator=estimator)
-            hits = direction.pair_hits(held_out.female[:, block], held_out.male[:, block], fit.vector)
-            low, high = statistics.wilson_interval(int(hits.sum()), len(hits))
-            rows.append(
-                {
+            row = {"block": block, "estimator": estimator, "shrinkage": fit.shrinkage, "condition": fit.condition}
+            rows.append(row | {"cosine_to_mean": float(fit.vector @ mean)})
+    return pd.DataFrame(rows)
+
+
+def accuracy_table(pairs: Pairs, checks: Mapping[str, Pairs]) -> pd.DataFrame:
+    """How often the direction tells the female member of a pair that it was not estimated on.
+
+    Returns
+    -------
+    DataFrame
+        block, estimator, check, hits, pairs, accuracy and its Wilson interval low, high. The interval counts pairs as
+        independent, which those of one frame are not: it is too narrow.
+    """
+    rows = []
+    for block in range(pairs.female.shape[1]):
+        for estimator in ESTIMATORS:
+            vector = direction.contrast_direction(pairs.female[:, block], pairs.male[:, block], estimator=estimator)
+            for name, check in checks.items():
+                hits = direction.pair_hits(check.female[:, block], check.male[:, block], vector)
+                low, high = statistics.wilson_interval(int(hits.sum()), len(hits))
+                row = {
                     "block": block,
                     "estimator": estimator,
-                    "shrinkage": fit.shrinkage,
-                    "condition": fit.condition,
-                    "cosine_to_mean": float(fit.vector @ mean),
-                    "held_out_hits": int(hits.sum()),
-                    "held_out_pairs": len(hits),
-                    "accuracy": hits.mean(),
-                    "low": low,
-                    "high": high,
+                    "check": name,
+                    "hits": int(hits.sum()),
+                    "pairs": len(hits),
                 }
-            )
+                rows.append(row | {"accuracy": hits.mean(), "low": low, "high": high})
     return pd.DataFrame(rows)
 
 
 def entity_table(concept: Concept, pairs: Pairs, block: int, *, estimator: str, draws: int, seed: int) -> pd.DataFrame:
-    """Latent scores s(e) of one concept at one block: concept, kind, entity, score and its bootstrap interval low, high.
+    """Latent scores s(e) of one concept at one block.
 
-    The bootstrap resamples sentence frames (the direction) and personas (the states) together.
+    Returns
+    -------
+    DataFrame
+        concept, kind, entity, estimator, block, score (equation 3, as printed), and deviation, which is the score less
+        the concept's mean, with its bootstrap interval low, high. Frames (the direction) and personas (the states) are
+        resampled together. The interval is the deviation's, since a common shift of all entities means nothing.
     """
     female, male, states = pairs.female[:, block], pairs.male[:, block], concept.states[:, :, block]
     vector = direction.contrast_direction(female, male, estimator=estimator)
     directions, weights = _bootstrap(pairs, block, len(states), estimator, draws, seed)
     scores = direction.latent_scores(states, vector)
-    replicates = direction.bootstrap_scores(states, directions, weights)
-    low, high = statistics.normal_interval(scores, replicates.T)
-    return pd.DataFrame(
-        {
-            "concept": concept.name,
-            "kind": concept.kind,
-            "entity": concept.entities,
-            "estimator": estimator,
-            "block": block,
-            "score": scores,
-            "low": low,
-            "high": high,
-        }
-    )
+    replicates = direction.bootstrap_scores(states, directions, weights).T
+    deviation = scores - scores.mean()
+    low, high = statistics.normal_interval(deviation, replicates - replicates.mean(axis=0))
+    table = pd.DataFrame({"concept": concept.name, "kind": concept.kind, "entity": concept.entities})
+    return table.assign(estimator=estimator, block=block, score=scores, deviation=deviation, low=low, high=high)
 
 
 def _bootstrap(
     pairs: Pairs, block: int, personas: int, estimator: str, draws: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Directions [draws, d] from resampled frames and persona weights [draws, personas]; the same draws at every block."""
+    """Directions [draws, d] from resampled frames, persona weights [draws, personas]; the same draws at every block."""
     rng = np.random.default_rng([seed, 1])
     resampled = statistics.resample_groups(pairs.frames, draws, rng)
     weights = rng.multinomial(personas, np.full(personas, 1 / personas), size=draws) / personas
@@ -146,9 +149,9 @@ def polarization_tables(
         concept, kind, block, estimator, s_latent, its interval low and high, the 2.5 % and 97.5 % quantiles of the
         isotropic null (isotropic_low, isotropic_high) and of the sign-flip null (flip_low, flip_high).
     by_concept : DataFrame
-        concept, kind, estimator, blocks, above_isotropic and above_flip (how many blocks lie above the band), and p_flip:
-        how often a sign-flipped direction lies above its own band at as many blocks or more. Since all blocks share the
-        signs of a draw, p_flip takes the dependence between blocks into account.
+        concept, kind, estimator, blocks, above_isotropic and above_flip (at how many blocks S_latent lies above the
+        band), and p_flip: how often a sign-flipped direction lies above its own band at as many blocks or more. Since
+        all blocks share the signs of a draw, p_flip takes the dependence between blocks into account.
     """
     rng = np.random.default_rng([seed, 0])
     count, blocks, width = pairs.female.shape
@@ -174,7 +177,11 @@ def polarization_tables(
                 }
                 row = {"concept": concept.name, "kind": concept.kind, "block": block, "estimator": estimator}
                 row |= {"s_latent": observed, "low": low, "high": high}
-                row |= {f"{n}_{s}": q for n, quantiles in bands.items() for s, q in zip(("low", "high"), quantiles, strict=True)}
+                row |= {
+                    f"{n}_{s}": q
+                    for n, quantiles in bands.items()
+                    for s, q in zip(("low", "high"), quantiles, strict=True)
+                }
                 rows.append(row)
     by_block = pd.DataFrame(rows)
     return by_block, _by_concept(by_block, found, flipped)

@@ -84,7 +84,8 @@ class LanguageModel:
         """
         tensors = [*self.core.named_parameters(), *self.core.named_buffers()]
         config = json.loads(self.core.config.to_json_string(use_diff=False))
-        config.pop("_name_or_path", None)  # where the weights lie does not matter
+        for label in ("_name_or_path", "architectures", "dtype", "transformers_version"):
+            config.pop(label, None)  # changed by saving and loading, and of no effect on what is computed
         adapters = [
             [
                 name,
@@ -117,7 +118,8 @@ def _weighted_sum(whole: torch.Tensor) -> int:
 
     Weights by place make permuted, negated and exchanged entries visible, which a plain checksum would miss.
     """
-    bits = whole.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[whole.element_size()])
+    # Pieces below 64 bits: the top bit of a 64-bit piece, a sign, would be multiplied out of the sum.
+    bits = whole.view({1: torch.uint8, 2: torch.int16}.get(whole.element_size(), torch.int32))
     total, step = 0, 1 << 22
     for start in range(0, len(bits), step):
         piece = bits[start : start + step].to(torch.int64)
@@ -202,8 +204,6 @@ def load(
         raise ValueError(f"{name}: Gemma 3 overflows in float16; use dtype='bfloat16' or 'float32'")
     tokenizer = _read(AutoTokenizer, name, folder, **local)
     model = _read(AutoModelForCausalLM, name, folder, dtype=dtype, use_safetensors=True, device_map=place, **local)
-    if source["kind"] == "hub" and "commit" not in source:
-        source["commit"] = getattr(model.config, "_commit_hash", None)
     if adapter:
         model = _with_adapter(model, adapter)
     model.eval().requires_grad_(False)
@@ -253,17 +253,16 @@ def _find(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
             raise ModelNotAvailable(f"{folder}: holds no .safetensors file, and nothing else is read")
         return str(folder), {"kind": "folder", "source": folder.name}
     if HUB_ID.fullmatch(name):
-        snapshot = _from_hub(name, revision, "config.json")
-        source = {"kind": "hub", "source": name}
-        return (str(snapshot), {**source, "commit": snapshot.name}) if snapshot else (name, source)
+        place, commit = _from_hub(name, revision, "config.json")
+        return place, {"kind": "hub", "source": name, "commit": commit}
     raise ModelNotAvailable(
         f"no model named {name!r}. Embedded: {', '.join(EMBEDDED)}. Otherwise give a folder in Hugging Face format, or "
         "a hub id 'organisation/name'."
     )
 
 
-def _from_hub(name: str, revision: str | None, file: str) -> Path | None:
-    """None if the hub has this file for us; else the copy of the repository in the local hub cache.
+def _from_hub(name: str, revision: str | None, file: str) -> tuple[str, str | None]:
+    """Where to load from, and the commit: the name if the hub has this file for us, else a copy in the hub's cache.
 
     One request for a file's header, without retries: a gated or unreachable model fails in seconds and in plain words.
     """
@@ -277,11 +276,11 @@ def _from_hub(name: str, revision: str | None, file: str) -> Path | None:
     )
 
     try:
-        get_hf_file_metadata(hf_hub_url(name, file, revision=revision), timeout=5)
+        return name, get_hf_file_metadata(hf_hub_url(name, file, revision=revision), timeout=5).commit_hash
     except (httpx.HTTPError, OSError) as error:
         cached = try_to_load_from_cache(name, file, revision=revision)
         if isinstance(cached, str):
-            return Path(cached).parent
+            return str(Path(cached).parent), Path(cached).parent.name
         if isinstance(error, GatedRepoError):
             problem = "is gated"
         elif isinstance(error, RepositoryNotFoundError):
@@ -297,25 +296,24 @@ def _from_hub(name: str, revision: str | None, file: str) -> Path | None:
             "accept its licence there and set the variable HF_TOKEN to a token of that account. "
             f"An embedded model needs no hub: {', '.join(EMBEDDED)}."
         ) from error
-    return None
 
 
 def _with_adapter(model: PreTrainedModel, adapter: str) -> nn.Module:
     from peft import PeftConfig, PeftModel
 
-    folder = Path(adapter).expanduser()
-    if not folder.is_dir():
+    place = str(Path(adapter).expanduser())
+    if not Path(place).is_dir():
         if not HUB_ID.fullmatch(adapter):
             raise ModelNotAvailable(f"adapter {adapter}: neither a folder nor a hub id 'organisation/name'")
-        folder = _from_hub(adapter, None, "adapter_model.safetensors") or adapter
-    elif not (folder / "adapter_model.safetensors").exists():
+        place, _ = _from_hub(adapter, None, "adapter_model.safetensors")
+    elif not Path(place, "adapter_model.safetensors").exists():
         raise ModelNotAvailable(f"adapter {adapter}: holds no adapter_model.safetensors, and nothing else is read")
     try:
-        config = PeftConfig.from_pretrained(str(folder))
+        config = PeftConfig.from_pretrained(place)
     except (OSError, ValueError) as error:
         raise ModelNotAvailable(f"adapter {adapter}: could not be read: {error}") from error
     if config.is_prompt_learning:
         raise ModelNotAvailable(
             f"adapter {adapter}: {config.peft_type} edits the prompt, not the weights; not supported"
         )
-    return PeftModel.from_pretrained(model, str(folder), is_trainable=False)
+    return PeftModel.from_pretrained(model, place, is_trainable=False)

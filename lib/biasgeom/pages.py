@@ -1,4 +1,4 @@
-"""Render the book: generate the pages that read ``results/``, point the contents at executed notebooks, build strictly."""
+"""Render the book: generate what reads ``results/``, point the contents at executed notebooks, build strictly."""
 
 import re
 import shutil

@@ -39,7 +39,7 @@ def slug(model: str) -> str:
     readable part stays, and eight digits of the whole name's SHA-256 follow.
     """
     part = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
-    if re.fullmatch(rf"(?:{part}/)?{part}", model) and "--" not in model:
+    if re.fullmatch(rf"(?:{part}/)?{part}", model) and "--" not in model and len(model) <= 100:
         return model.replace("/", "--")
     last = [Path(name).name if name.count("/") != 1 else name for name in model.split("+")]
     readable = re.sub(r"[^A-Za-z0-9._-]+", "--", "--".join(last)).strip("-.")

@@ -100,7 +100,9 @@ def _typed(notebook: Path, parameter: Parameter, value: Any) -> Any:
     if not isinstance(value, wanted) or (isinstance(value, bool) and parameter.type != "bool"):
         raise ParameterError(f"{notebook.name}: {parameter.name} must be {parameter.type}, not {value!r}")
     if parameter.choices and str(value) not in parameter.choices:
-        raise ParameterError(f"{notebook.name}: {parameter.name} must be one of {', '.join(parameter.choices)}, not {value!r}")
+        raise ParameterError(
+            f"{notebook.name}: {parameter.name} must be one of {', '.join(parameter.choices)}, not {value!r}"
+        )
     return float(value) if parameter.type == "float" else value
 
 
@@ -115,7 +117,9 @@ def profile(name: str) -> dict[str, Any]:
     folder = data.root() / "profiles"
     path = folder / f"{name}.yaml"
     if not path.is_file():
-        raise ParameterError(f"no profile {name!r}; there are {', '.join(sorted(p.stem for p in folder.glob('*.yaml')))}")
+        raise ParameterError(
+            f"no profile {name!r}; there are {', '.join(sorted(p.stem for p in folder.glob('*.yaml')))}"
+        )
     return yaml.safe_load(path.read_text())
 
 

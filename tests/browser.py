@@ -1,0 +1,102 @@
+"""Open every page of a rendered book in headless Chromium and say what a reader would miss.
+
+``python tests/browser.py [_build/html] [--shots FOLDER]`` does by hand what ``test_book.py`` does.
+"""
+
+import argparse
+import functools
+import http.server
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def served(html: Path) -> Iterator[str]:
+    """Serve a folder on loopback; yields its address."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(html)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+
+
+def visit(html: Path, shots: Path | None = None) -> dict[str, list[str]]:
+    """Page → complaints: failed requests, requests to other hosts, console errors, unrendered formulas, overflow."""
+    from playwright.sync_api import sync_playwright
+
+    pages = sorted(p.relative_to(html).as_posix() for p in html.rglob("*.html") if "_static" not in p.parts)
+    found: dict[str, list[str]] = {}
+    with served(html) as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=CHROMIUM,
+            args=[
+                "--no-sandbox",
+                "--disable-gpu",
+                "--no-first-run",
+                "--disable-background-networking",
+                "--disable-sync",
+            ],
+        )
+        for size, (width, height) in SIZES.items():
+            context = browser.new_context(viewport={"width": width, "height": height})
+            for name in pages:
+                complaints = found.setdefault(name, [])
+                page = context.new_page()
+                page.on("requestfailed", lambda r, c=complaints: c.append(f"request failed: {r.url}"))
+                page.on("request", lambda r, c=complaints: _check_host(r.url, address, c))
+                page.on(
+                    "response", lambda r, c=complaints: c.append(f"{r.status}: {r.url}") if r.status >= 400 else None
+                )
+                page.on(
+                    "console", lambda m, c=complaints: c.append(f"console: {m.text}") if m.type == "error" else None
+                )
+                page.on("pageerror", lambda e, c=complaints: c.append(f"script: {e}"))
+                page.goto(f"{address}/{name}", wait_until="networkidle")
+                complaints += [f"{size}: {text}" for text in page.evaluate(_LOOK)]
+                if shots:
+                    shots.mkdir(parents=True, exist_ok=True)
+                    page.screenshot(path=shots / f"{name.replace('/', '_')}.{size}.png", full_page=True)
+                page.close()
+            context.close()
+        browser.close()
+    return found
+
+
+def _check_host(url: str, address: str, complaints: list[str]) -> None:
+    if not url.startswith((address, "data:", "blob:")):
+        complaints.append(f"other host: {url}")
+
+
+_LOOK = r"""() => {
+  const bad = [];
+  for (const img of document.querySelectorAll('main img'))
+    if (!img.complete || img.naturalWidth === 0) bad.push('picture not shown: ' + img.src);
+    else if (!img.alt) bad.push('picture without alt text: ' + img.src);
+  for (const math of document.querySelectorAll('main .math'))
+    if (!math.querySelector('mjx-container')) bad.push('formula not rendered: ' + math.textContent.slice(0, 60));
+  if (document.querySelector('main mjx-merror')) bad.push('formula with an error');
+  const wide = document.documentElement.scrollWidth - window.innerWidth;
+  if (wide > 2) bad.push('page is ' + wide + ' px wider than the screen');
+  return bad;
+}"""
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("html", type=Path, nargs="?", default=Path("_build/html"))
+    parser.add_argument("--shots", type=Path)
+    chosen = parser.parse_args()
+    for name, complaints in visit(chosen.html, chosen.shots).items():
+        print(name, *(complaints or ["ok"]), sep="\n  ")  # noqa: T201

@@ -1,0 +1,194 @@
+"""The two commands' inner part, end to end: a copy of the repository, a tiny model, the smoke profile, a rendered book.
+
+What is asserted of that book is also asserted of ``_build/html``, if ``make book`` has made it.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import browser
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from biasgeom import data, models, results
+from biasgeom.models import LanguageModel
+from filelock import FileLock
+
+ROOT = data.root()
+pytestmark = pytest.mark.book
+
+
+class Copy:
+    """A copy of the working tree with its own model, cache and results."""
+
+    def __init__(self, folder: Path, model: Path) -> None:
+        self.root = folder
+        self.model = model
+        names = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+        for name in subprocess.run(names, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
+            if (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, folder / name)
+
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(self.root / "lib"), "OMP_WAIT_POLICY": "passive"}
+        environment["BIASGEOM_CACHE"] = str(self.root.parent / "cache")
+        environment.pop("BIASGEOM_ROOT", None)
+        command = [sys.executable, "-m", "biasgeom", *words]
+        return subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True)
+
+    def book(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.command("book", "--profile", "smoke", "--model", str(self.model), *words)
+
+    @property
+    def results(self) -> Path:
+        return self.root / "results" / results.slug(str(self.model)) / "gender" / "03_encoded"
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory, build: Callable[[str], LanguageModel]) -> Copy:
+    folder = tmp_path_factory.mktemp("copy")
+    lm = build("llama")
+    lm.model.save_pretrained(folder / "tiny-llama")
+    lm.tokenizer.save_pretrained(folder / "tiny-llama")
+    made = Copy(folder / "repository", folder / "tiny-llama")
+    ended = made.book()
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return made
+
+
+def html_folders(copy: Copy) -> list[Path]:
+    return [folder / "_build" / "html" for folder in (copy.root, ROOT) if (folder / "_build/html/index.html").exists()]
+
+
+def test_each_item_that_counts_as_done_is_in_the_book(copy: Copy) -> None:
+    items = data.items()
+    done = items[items["status"] != "not run"]
+    assert len(done)
+    for html in html_folders(copy):
+        text = "\n".join(page.read_text() for page in html.rglob("*.html"))
+        missing = [label for label in done["label"] if f'id="{label}"' not in text]
+        assert not missing, f"{html}: {missing}"
+        assert 'id="fig-that-does-not-exist"' not in text
+
+
+def test_no_page_names_a_resource_of_another_host(copy: Copy) -> None:
+    """Links for people may lead elsewhere; scripts, styles and pictures may not."""
+    for html in html_folders(copy):
+        for page in html.rglob("*.html"):
+            for tag in (
+                '<script src="http',
+                '<link rel="stylesheet" href="http',
+                '<img src="http',
+                "unpkg.com",
+                "cdn.",
+            ):
+                assert tag not in page.read_text(), f"{page}: {tag}"
+        assert (html / "_static" / "mathjax" / "tex-chtml-full.js").exists()
+
+
+@pytest.mark.skipif(browser.CHROMIUM is None, reason="no Chromium on this machine (apt install chromium)")
+def test_every_page_shows_in_a_browser(copy: Copy) -> None:
+    for html in html_folders(copy):
+        found = browser.visit(html)
+        assert {"book/index.html", "book/choices.html", "search.html"} <= set(found)
+        assert not {page: complaints for page, complaints in found.items() if complaints}
+
+
+@pytest.mark.skipif(browser.CHROMIUM is None, reason="no Chromium on this machine (apt install chromium)")
+def test_the_browser_check_notices_what_is_missing(copy: Copy, tmp_path: Path) -> None:
+    """The negative control: without MathJax and pictures the same pages are complained about."""
+    broken = tmp_path / "html"
+    shutil.copytree(copy.root / "_build" / "html", broken)
+    shutil.rmtree(broken / "_static" / "mathjax")
+    shutil.rmtree(broken / "_images")
+    for page in broken.rglob("*.html"):
+        if page.name not in ("03_encoded.html", "glossary.html"):
+            page.unlink()
+    complaints = {Path(page).name: " ".join(c) for page, c in browser.visit(broken).items()}
+    assert "formula not rendered" in complaints["glossary.html"]
+    assert "picture not shown" in complaints["03_encoded.html"]
+
+
+def test_a_second_run_does_nothing_and_a_changed_notebook_reruns(copy: Copy) -> None:
+    before = (copy.results / "run.json").stat().st_mtime_ns
+    start = time.monotonic()
+    assert copy.book().returncode == 0
+    assert time.monotonic() - start < 60
+    assert (copy.results / "run.json").stat().st_mtime_ns == before
+    # A touched file is not a changed one.
+    os.utime(copy.root / "lib" / "biasgeom" / "direction.py")
+    copy.book("--no-render")
+    assert (copy.results / "run.json").stat().st_mtime_ns == before
+
+    tables = {path.name: path.read_bytes() for path in copy.results.glob("*.csv")}
+    notebook = copy.root / "notebooks" / "gender" / "03_encoded.ipynb"
+    notebook.write_text(notebook.read_text().replace("## How to read this", "## How to read that"))
+    assert copy.book("--no-render").returncode == 0
+    assert (copy.results / "run.json").stat().st_mtime_ns != before
+    # The rerun gives the same tables, to the byte; timings apart.
+    again = {path.name: path.read_bytes() for path in copy.results.glob("*.csv")}
+    assert {n: b for n, b in again.items() if "timing" not in n} == {
+        n: b for n, b in tables.items() if "timing" not in n
+    }
+    assert len(tables) >= 5
+
+
+def test_scores_of_the_page_follow_from_the_model_by_another_path(copy: Copy) -> None:
+    """Recompute some cells from the model: one text at a time, Hugging Face's own hidden states, a plain mean."""
+    lm = models.load(str(copy.model))
+    pairs = data.contrast_pairs("direction")
+    scores = pd.read_csv(copy.results / "entity_scores.csv").query("concept == 'Sports' and estimator == 'mean'")
+    block = int(scores["block"].iloc[0])
+
+    @torch.inference_mode()
+    def state(text: str) -> np.ndarray:
+        ids = torch.tensor([lm.tokenizer(text)["input_ids"]])
+        return lm.model(ids, output_hidden_states=True).hidden_states[block + 1][0, -1].numpy()
+
+    difference = np.mean([state(f) - state(m) for f, m in zip(pairs["female"], pairs["male"], strict=True)], axis=0)
+    unit = difference / np.linalg.norm(difference)
+    for row in scores.head(3).itertuples():
+        projections = [state(f"{persona} loves {row.entity}") @ unit for persona in data.personas()]
+        assert row.score == pytest.approx(np.mean(projections), rel=1e-4)
+
+
+def test_run_json_says_what_was_run(copy: Copy) -> None:
+    info = json.loads((copy.results / "run.json").read_text())
+    assert info["parameters"]["draws"] == 20
+    assert info["provenance"]["kind"] == "folder"
+    assert info["packages"]["torch"]
+    executed = copy.results.with_suffix(".ipynb").read_text()
+    assert "no replication" in executed
+
+
+def test_a_wrong_value_stops_the_book_before_anything_starts(copy: Copy) -> None:
+    profile = copy.root / "profiles" / "smoke.yaml"
+    right = profile.read_text()
+    profile.write_text(right.replace("draws", "drawz"))
+    ended = copy.book()
+    profile.write_text(right)
+    assert ended.returncode == 1
+    assert "did you mean 'draws'" in ended.stderr
+    assert "snakemake" not in (ended.stdout + ended.stderr).lower()
+
+
+def test_an_unknown_model_fails_by_name_and_keeps_the_notebook(copy: Copy) -> None:
+    ended = copy.command("book", "--profile", "smoke", "--model", "smolm2", "--no-render")
+    assert ended.returncode == 1
+    assert "no model named 'smolm2'. Embedded: smollm2-135m-instruct, gemma-3-270m" in ended.stdout + ended.stderr
+    assert list((copy.root / "_build" / "unfinished").glob("03_encoded*.ipynb"))
+
+
+def test_a_second_run_at_the_same_time_is_refused(copy: Copy) -> None:
+    with FileLock(copy.root / "_build" / ".lock"):
+        ended = copy.book()
+    assert ended.returncode == 1
+    assert "another run" in ended.stderr

@@ -1,0 +1,195 @@
+"""What ``data/`` holds: complete, as published, and pairs that say nothing of what they measure."""
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from biasgeom import data
+
+SPLITS = ("direction", "held-out", "continued")
+SIZES = {"Professions": 14, "Sports": 16, "Months": 12, "Languages": 11, "Diseases": 10, "Colors": 11}
+
+
+def differing_words(female: str, male: str) -> list[tuple[int, str, str]]:
+    """Places and words in which two sentences differ; whole sentences if their lengths do."""
+    ours, theirs = (re.findall(r"[\w']+", sentence) for sentence in (female, male))
+    if len(ours) != len(theirs):
+        return [(0, female, male)]
+    return [(i, a, b) for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b]
+
+
+def gendered_words(split: str) -> set[str]:
+    pairs = data.contrast_pairs(split)
+    found = [differing_words(*pair) for pair in zip(pairs["female"], pairs["male"], strict=True)]
+    return {word.lower() for differences in found for _, *words in differences for word in words}
+
+
+def test_concepts_and_prompts_are_counted_as_published() -> None:
+    concepts = data.concepts()
+    assert concepts.groupby("concept", sort=False).size().to_dict() == SIZES
+    assert len(concepts) == 74
+    assert set(concepts.loc[concepts["kind"] == "gendered", "concept"]) == {"Professions", "Sports"}
+    assert set(concepts["kind"]) == {"gendered", "control"}
+    assert len(data.personas()) == 6
+    prompts = data.gender_prompts()
+    assert len(prompts) == 444
+    assert prompts["prompt"].is_unique
+    assert not prompts["prompt"].str.contains(r"[\[\]]|  |^\s|\s$").any()
+
+
+def test_they_equal_the_published_tables() -> None:
+    published = data.published("gender_table1").rename(columns={"prompt_template": "template"})
+    pd.testing.assert_frame_equal(
+        data.concepts(), published[["concept", "kind", "entity", "template"]], check_dtype=False
+    )
+    assert data.personas() == data.published("gender_personas").sort_values("order")["persona"].tolist()
+
+
+def test_prompts_are_verbatim_or_grammatical() -> None:
+    verbatim, grammatical = data.gender_prompts()["prompt"], data.gender_prompts(grammatical=True)["prompt"]
+    assert "A person is a editor" in set(verbatim)
+    assert "A person is an editor" in set(grammatical)
+    changed = verbatim != grammatical
+    assert {p.split()[-1] for p in verbatim[changed]} == {"editor", "artist", "electrician"}
+    assert changed.sum() == 3 * 6
+    assert (grammatical[changed] == verbatim[changed].str.replace(" a ", " an ")).all()
+    assert {"My friend was born in May", "Someone I know has the flu", "This person loves horse riding"} <= set(
+        verbatim
+    )
+
+
+@pytest.mark.parametrize(
+    ("split", "pairs", "frames"), [("direction", 72, 18), ("held-out", 32, 8), ("continued", 40, 10)]
+)
+def test_contrast_pairs_differ_in_one_word_that_is_not_the_first(split: str, pairs: int, frames: int) -> None:
+    table = data.contrast_pairs(split)
+    assert list(table.columns) == ["frame", "female", "male"]
+    # Frames of one size: the bootstrap resamples whole frames.
+    assert table.groupby("frame").size().tolist() == [pairs // frames] * frames
+    for female, male in zip(table["female"], table["male"], strict=True):
+        ((place, ours, theirs),) = differing_words(female, male)
+        assert place > 0
+        assert re.sub(rf"\b{ours}\b", theirs, female) == male
+        assert female.endswith(ours) == (split != "continued")
+
+
+def test_no_sentence_occurs_twice() -> None:
+    tables = pd.concat([data.contrast_pairs(split) for split in SPLITS])
+    assert pd.concat([tables["female"], tables["male"]]).is_unique
+
+
+def test_a_pair_that_differs_elsewhere_would_be_noticed() -> None:
+    assert differing_words("She left", "He left") == [(0, "She", "He")]
+    assert len(differing_words("Then she saw her", "Then he saw him")) == 2
+    assert differing_words("Then she left", "Then the man left")[0][0] == 0
+
+
+def test_held_out_pairs_share_neither_frames_nor_words() -> None:
+    frames = {split: set(data.contrast_pairs(split)["frame"]) for split in SPLITS}
+    texts = {split: blanked(split) for split in SPLITS}
+    assert {"woman", "he", "herself"} <= gendered_words("direction")
+    for other in ("direction", "continued"):
+        assert not gendered_words("held-out") & gendered_words(other)
+    # Not the names alone: the sentences around the gendered word differ as well.
+    for kind in (frames, texts):
+        assert len(set.union(*kind.values())) == sum(map(len, kind.values()))
+
+
+def blanked(split: str) -> set[str]:
+    table = data.contrast_pairs(split)
+    pairs = zip(table["female"], table["male"], strict=True)
+    return {re.sub(rf"\b{differing_words(f, m)[0][1]}\b", "_", f) for f, m in pairs}
+
+
+def occurs(text: str, sentence: str) -> bool:
+    return re.search(rf"\b{re.escape(text)}\b", sentence, re.IGNORECASE) is not None
+
+
+def test_no_pair_holds_a_persona_an_entity_or_a_prompt() -> None:
+    assert occurs("May", "It may rain")
+    assert not occurs("red", "They asked whether he was tired")
+    texts = {*data.personas(), *data.concepts()["entity"], *data.gender_prompts()["prompt"]}
+    tables = [data.contrast_pairs(split) for split in SPLITS]
+    sentences = [s for table in tables for s in (*table["female"], *table["male"])]
+    assert [(text, s) for text in sorted(texts) for s in sentences if occurs(text, s)] == []
+
+
+# Refusals -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of ``data/`` that a test may break."""
+    shutil.copytree(data.root() / "data", tmp_path / "data")
+    monkeypatch.setenv("BIASGEOM_ROOT", str(tmp_path))
+    return tmp_path / "data"
+
+
+def held_out() -> pd.DataFrame:
+    return data.contrast_pairs("held-out")
+
+
+BREAKS = [
+    ("concepts", "Professions,gendered,nurse,", "Professions,gendered,,", data.concepts, "empty cell in line 4"),
+    ("concepts", "Professions,gendered,nurse,", "Professions,gendered, ,", data.concepts, "empty cell in line 4"),
+    ("concepts", ",librarian,", ",secretary,", data.concepts, "line 3 repeats an earlier concept and entity"),
+    ("concepts", "concept,kind,", "concept,sort,", data.concepts, "expected the columns"),
+    ("concepts", "a [ENTITY]", "a [ENTITIY]", data.concepts, r"has no \[ENTITY\]"),
+    ("concepts", "[PERSONA] is a", "Someone is a", data.concepts, r"has no \[PERSONA\]"),
+    ("concepts", "\n", ",\n", data.concepts, "expected the columns"),
+    ("personas", "A person I met", "This person", data.personas, "line 7 repeats an earlier persona"),
+    ("personas", "My friend", "My friend, whom I met", data.personas, "quote text that holds a comma"),
+    ("contrast_pairs", ",held-out,", ",other,", held_out, r"split must be one of .*'other'\], not 'held-out'"),
+    ("contrast_pairs", ",The parcel was meant for a duke\n", ",\n", held_out, "empty cell in line 75"),
+]
+
+
+@pytest.mark.parametrize(("table", "old", "new", "read", "message"), BREAKS)
+def test_broken_tables_are_refused(
+    clone: Path, table: str, old: str, new: str, read: Callable[[], object], message: str
+) -> None:
+    path = clone / "gender" / f"{table}.csv"
+    text = path.read_text()
+    assert old in text
+    read()
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ValueError, match=message):
+        read()
+
+
+def test_a_concept_of_one_entity_is_refused(clone: Path) -> None:
+    with (clone / "gender" / "concepts.csv").open("a") as file:
+        file.write("Moods,control,joy,[PERSONA] feels [ENTITY]\n")
+    with pytest.raises(ValueError, match="concept Moods has a single entity"):
+        data.gender_prompts()
+
+
+def test_outside_a_clone_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIASGEOM_ROOT", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"is no clone.*BIASGEOM_ROOT"):
+        data.root()
+    monkeypatch.setattr(data, "__file__", str(tmp_path / "lib" / "biasgeom" / "data.py"))
+    monkeypatch.setenv("BIASGEOM_ROOT", "")
+    with pytest.raises(FileNotFoundError, match="uv pip install"):
+        data.root()
+
+
+def test_the_root_may_be_given_from_home(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(clone.parents[1]))
+    monkeypatch.setenv("BIASGEOM_ROOT", f"~/{clone.parent.name}")
+    assert data.root() == clone.parent.resolve()
+
+
+def test_an_unknown_published_table_lists_the_known() -> None:
+    with pytest.raises(FileNotFoundError, match=r"no published table gender_table9; there are .*'gender_table2'"):
+        data.published("gender_table9")
+
+
+def test_published_numbers_are_numbers_and_items_are_text() -> None:
+    assert data.published("gender_table2").select_dtypes("number").shape[1] > 0
+    items = data.items()
+    assert all(isinstance(value, str) for value in items.to_numpy().ravel())
+    assert {"paper", "item", "status", "reason"} <= set(items.columns)

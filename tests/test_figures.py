@@ -1,0 +1,213 @@
+"""Every figure draws what its table says."""
+
+import warnings
+from collections.abc import Iterator
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from biasgeom import figures
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+
+@pytest.fixture(autouse=True)
+def tidy() -> Iterator[None]:
+    """Any warning is an error, also one of the layout when the figure is drawn; the style does not leak out."""
+    with plt.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figures.style()
+        yield
+        for number in plt.get_fignums():
+            plt.figure(number).canvas.draw()
+        plt.close("all")
+
+
+def shown(figure: Figure) -> list[Axes]:
+    return [axis for axis in figure.axes if axis.get_visible()]
+
+
+def legend_of(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def corners(area: PolyCollection) -> set[tuple[float, float]]:
+    return {(float(x), float(y)) for x, y in area.get_paths()[0].vertices.round(9)}
+
+
+def strip(x: list[float], low: list[float], high: list[float]) -> set[tuple[float, float]]:
+    return {*zip(x, low, strict=True), *zip(x, high, strict=True)}
+
+
+# Bars -----------------------------------------------------------------------------------------------------------------
+
+BARS = pd.DataFrame(
+    {
+        "concept": ["Jobs", "Jobs", "Jobs", "Colors", "Colors"],
+        "entity": ["nurse", "cook", "editor", "red", "blue"],
+        "score": [2.0, -1.0, 0.5, -0.25, 0.0],
+        "low": [1.5, -1.5, 0.0, -1.0, -0.5],
+        "high": [3.0, -0.5, 1.5, 0.25, 0.75],
+    }
+)
+NAMES = {"panel": "concept", "label": "entity", "value": "score", "low": "low", "high": "high", "xlabel": "score s(e)"}
+
+
+def test_signed_bars_draw_values_intervals_and_signs() -> None:
+    figure = figures.signed_bars(BARS, **NAMES)
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["Jobs", "Colors"]
+    for axis, (_, rows) in zip(figure.axes, BARS.groupby("concept", sort=False), strict=True):
+        rows = rows.sort_values("score")
+        assert [label.get_text() for label in axis.get_yticklabels()] == rows["entity"].tolist()
+        assert [bar.get_width() for bar in axis.patches] == rows["score"].tolist()
+        colours = [to_hex(bar.get_facecolor()).upper() for bar in axis.patches]
+        assert colours == [figures.ORANGE if value > 0 else figures.BLUE for value in rows["score"]]
+        segments = axis.containers[0][2][0].get_segments()
+        np.testing.assert_allclose([s[:, 0] for s in segments], rows[["low", "high"]])
+        # The bar, its name and its interval are at one height.
+        heights = [bar.get_y() + bar.get_height() / 2 for bar in axis.patches]
+        np.testing.assert_allclose([s[0, 1] for s in segments], heights)
+        np.testing.assert_allclose(axis.get_yticks(), heights)
+
+
+def test_signed_bars_share_one_scale_and_name_it_once() -> None:
+    figure = figures.signed_bars(BARS, **NAMES)
+    first, last = figure.axes
+    assert first.get_xlim() == last.get_xlim()
+    assert (first.get_xlabel(), last.get_xlabel()) == ("", "score s(e)")
+
+
+def test_bars_do_not_depend_on_the_order_of_rows() -> None:
+    one, two = (figures.signed_bars(table, **NAMES) for table in (BARS[:3], BARS[:3][::-1]))
+    assert [b.get_width() for b in one.axes[0].patches] == [b.get_width() for b in two.axes[0].patches]
+
+
+def test_an_interval_that_misses_its_value_is_refused() -> None:
+    with pytest.raises(ValueError, match="negative"):
+        figures.signed_bars(BARS.assign(low=BARS["score"] + 0.1), **NAMES)
+
+
+# Lines ----------------------------------------------------------------------------------------------------------------
+
+
+def line_table(panels: list[str], lines: list[str]) -> pd.DataFrame:
+    rows = [
+        {"panel": panel, "line": line, "block": block, "value": 10 * i + 3 * j + block}
+        for i, panel in enumerate(panels)
+        for j, line in enumerate(lines)
+        for block in range(4)
+    ]
+    table = pd.DataFrame(rows)
+    value = table["value"]
+    return table.assign(low=value - 1, high=value + 2, null_low=value - 5, null_high=value - 3)
+
+
+DRAWN = {"x": "block", "panel": "panel", "line": "line", "value": "value", "low": "low", "high": "high"}
+LABELS = {"xlabel": "block", "ylabel": "S"}
+BAND = [("null_low", "null_high", "null, 95 %")]
+
+
+@pytest.mark.parametrize("lines", [["lw"], ["lw", "mean"]])
+def test_lines_intervals_and_bands_are_the_tables(lines: list[str]) -> None:
+    table = line_table(["a", "b"], lines)
+    figure = figures.lines_with_bands(table, **DRAWN, **LABELS, bands=BAND, mark=2)
+    assert [axis.get_title() for axis in shown(figure)] == ["a", "b"]
+    for axis, (_, rows) in zip(shown(figure), table.groupby("panel", sort=False), strict=True):
+        drawn = {line.get_label(): line for line in axis.lines if not line.get_label().startswith("_")}
+        assert list(drawn) == lines
+        edges = [line.get_ydata().tolist() for line in axis.lines if line.get_linestyle() == "--"]
+        areas = [area for area in axis.collections if isinstance(area, PolyCollection)]
+        assert len(areas) == 2 * len(lines)
+        for i, name in enumerate(lines):
+            points = rows[rows["line"] == name]
+            colour = (figures.ORANGE, figures.BLUE)[i]
+            np.testing.assert_array_equal(drawn[name].get_xydata(), points[["block", "value"]])
+            assert drawn[name].get_color() == colour
+            assert edges[2 * i : 2 * i + 2] == [points["low"].tolist(), points["high"].tolist()]
+            band, interval = areas[2 * i : 2 * i + 2]
+            assert corners(band) == strip(*(points[c].tolist() for c in ("block", "null_low", "null_high")))
+            assert corners(interval) == strip(*(points[c].tolist() for c in ("block", "low", "high")))
+            shade = figures.GREY if len(lines) == 1 else colour
+            assert to_hex(band.get_facecolor()[0]).upper() == shade.upper()
+        (marked,) = [line for line in axis.lines if line.get_linestyle() == ":"]
+        assert marked.get_xdata() == [2, 2]
+
+
+def test_legends_name_curves_and_bands() -> None:
+    one = figures.lines_with_bands(line_table(["a"], ["lw"]), **DRAWN, **LABELS, bands=BAND)
+    assert legend_of(one) == ["null, 95 %", "lw"]
+    two = figures.lines_with_bands(line_table(["a", "b"], ["lw", "mean"]), **DRAWN, **LABELS, bands=BAND)
+    assert legend_of(two) == ["lw: null, 95 %", "lw", "mean: null, 95 %", "mean"]
+    assert legend_of(figures.lines_with_bands(line_table(["a"], ["lw"]), **DRAWN, **LABELS)) == ["lw"]
+
+
+def test_a_curve_that_the_first_panel_lacks_is_in_the_legend_in_its_colour() -> None:
+    table = line_table(["a", "b"], ["lw", "mean"])
+    figure = figures.lines_with_bands(table[(table["panel"] == "b") | (table["line"] == "mean")], **DRAWN, **LABELS)
+    assert set(legend_of(figure)) == {"lw", "mean"}
+    for handle, name in zip(figure.legends[0].legend_handles, legend_of(figure), strict=True):
+        colours = {line.get_color() for axis in shown(figure) for line in axis.lines if line.get_label() == name}
+        assert colours == {handle.get_color()}
+
+
+@pytest.mark.parametrize(
+    ("panels", "rows", "columns"), [(1, 1, 1), (2, 1, 2), (3, 1, 3), (4, 2, 3), (6, 2, 3), (7, 3, 3)]
+)
+def test_every_column_of_panels_has_its_axis_named_below(panels: int, rows: int, columns: int) -> None:
+    figure = figures.lines_with_bands(line_table([str(i) for i in range(panels)], ["lw"]), **DRAWN, **LABELS)
+    assert len(figure.axes) == rows * columns
+    visible = shown(figure)
+    assert len(visible) == panels
+    for i, axis in enumerate(visible):
+        lowest = i + columns >= panels
+        assert axis.get_xlabel() == ("block" if lowest else "")
+        assert axis.xaxis.get_tick_params()["labelbottom"] == lowest
+        assert axis.get_ylabel() == ("S" if i % columns == 0 else "")
+
+
+def test_scales_are_shared_unless_told() -> None:
+    table = line_table(["a", "b"], ["lw"])
+    shared = figures.lines_with_bands(table, **DRAWN, **LABELS)
+    own = figures.lines_with_bands(table, **DRAWN, **LABELS, share_y=False)
+    assert shared.axes[0].get_ylim() == shared.axes[1].get_ylim()
+    assert own.axes[0].get_ylim() != own.axes[1].get_ylim()
+
+
+# Curves ---------------------------------------------------------------------------------------------------------------
+
+
+def curve_table() -> pd.DataFrame:
+    blocks = [0, 1, 2]
+    lw = pd.DataFrame(
+        {"estimator": "lw", "block": blocks, "accuracy": [0.7, 0.8, 0.9], "shrinkage": [0.5, np.nan, 0.3]}
+    )
+    mean = pd.DataFrame({"estimator": "mean", "block": blocks, "accuracy": [0.6, 0.6, 0.7], "shrinkage": np.nan})
+    return pd.concat([lw, mean], ignore_index=True)
+
+
+@pytest.mark.parametrize("order", [["accuracy", "shrinkage"], ["shrinkage", "accuracy"]])
+def test_curves_draw_each_column_and_leave_out_what_is_undefined(order: list[str]) -> None:
+    table = curve_table()
+    titles = {column: column.title() for column in order}
+    figure = figures.curves(table, x="block", panels=titles, line="estimator", xlabel="block b")
+    assert [axis.get_title() for axis in figure.axes] == [titles[column] for column in order]
+    assert {axis.get_xlabel() for axis in figure.axes} == {"block b"}
+    for axis, column in zip(figure.axes, order, strict=True):
+        drawn = {line.get_label(): line for line in axis.lines}
+        assert list(drawn) == ["lw", "mean"]
+        assert [line.get_color() for line in axis.lines] == [figures.ORANGE, figures.BLUE]
+        for name, line in drawn.items():
+            known = table[table["estimator"] == name].dropna(subset=[column])
+            np.testing.assert_array_equal(line.get_xydata(), known[["block", column]].to_numpy().reshape(-1, 2))
+    # One legend, in the first panel, with every curve: also one that this panel can't show.
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["lw", "mean"]
+    assert all(axis.get_legend() is None for axis in figure.axes[1:])
+
+
+def test_a_column_without_any_value_is_an_empty_panel() -> None:
+    table = curve_table().assign(shrinkage=np.nan)
+    figure = figures.curves(table, x="block", panels={"shrinkage": "shrinkage"}, line="estimator", xlabel="block")
+    assert all(len(line.get_xdata()) == 0 for line in figure.axes[0].lines)

@@ -1,0 +1,115 @@
+"""Rules of the house that a reader relies on: notebooks, imports, sizes, and a README that is true."""
+
+import ast
+import importlib
+import json
+import re
+from pathlib import Path
+
+import pytest
+from biasgeom import data, run
+
+ROOT = data.root()
+MODULES = sorted((ROOT / "lib" / "biasgeom").glob("*.py"))
+STREAM = [
+    "data", "cache", "embedded", "models", "prompts", "hooks", "activations", "generation", "direction", "statistics",
+    "encoded", "markdown", "results", "figures", "run", "pages", "__main__",
+]  # fmt: skip
+KNOWS_NO_MODEL = {"data", "cache", "direction", "statistics", "encoded", "markdown", "figures"}
+
+
+def imported(module: Path) -> set[str]:
+    """Modules of the package that a module imports, at the top or within functions."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "biasgeom":
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("biasgeom."):
+            names.add(node.module.split(".")[1])
+    return names
+
+
+def test_every_module_has_its_place_in_the_stream() -> None:
+    assert {m.stem for m in MODULES} - {"__init__"} == set(STREAM)
+    text = (ROOT / "lib" / "biasgeom" / "__init__.py").read_text()
+    assert all(re.search(rf"\b{name}\b", text) for name in STREAM if name != "__main__")
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.stem)
+def test_imports_run_one_way(module: Path) -> None:
+    if module.stem == "__init__":
+        assert not imported(module)
+    else:
+        later = {name for name in imported(module) if STREAM.index(name) >= STREAM.index(module.stem)}
+        assert not later, f"{module.stem} imports from later in the stream: {later}"
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.stem in KNOWS_NO_MODEL], ids=lambda m: m.stem)
+def test_mathematics_has_never_heard_of_a_model(module: Path) -> None:
+    text = module.read_text()
+    assert not re.search(r"^\s*(import|from) (torch|transformers|peft)", text, re.MULTILINE)
+    assert not imported(module) & {"models", "hooks", "activations", "generation", "prompts"}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.stem)
+def test_one_idea_a_file_with_documented_public_names(module: Path) -> None:
+    assert len(module.read_text().splitlines()) <= 320
+    tree = ast.parse(module.read_text())
+    assert ast.get_docstring(tree)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_") and node.name != "main":
+            assert ast.get_docstring(node), f"{module.stem}.{node.name} has no docstring"
+
+
+def cells(notebook: str) -> list[dict]:
+    return json.loads((ROOT / "notebooks" / f"{notebook}.ipynb").read_text())["cells"]
+
+
+@pytest.mark.parametrize("notebook", run.notebooks())
+def test_notebooks_tell_and_do_not_define(notebook: str) -> None:
+    code = [cell for cell in cells(notebook) if cell["cell_type"] == "code"]
+    assert sum("parameters" in cell["metadata"].get("tags", []) for cell in code) == 1
+    for cell in code:
+        source = "".join(cell["source"])
+        assert not cell["outputs"], "committed with outputs"
+        assert cell["execution_count"] is None, "committed with outputs"
+        assert not re.search(r"^\s*(def|class) |\blambda\b.*\n.*\blambda\b", source, re.MULTILINE)
+        assert len(source.splitlines()) <= 16, source
+
+
+@pytest.mark.parametrize("notebook", run.notebooks())
+def test_figure_cells_have_caption_label_and_alt_text(notebook: str) -> None:
+    drawing = [cell for cell in cells(notebook) if "run.figure(" in "".join(cell["source"])]
+    assert drawing
+    for cell in drawing:
+        shown = cell["metadata"]["mystnb"]
+        assert shown["figure"]["caption"].endswith(".")
+        assert shown["figure"]["name"].startswith("fig-")
+        assert shown["image"]["alt"]
+
+
+def test_every_notebook_stands_in_contents_and_readme() -> None:
+    committed = {p.relative_to(ROOT / "notebooks").with_suffix("").as_posix() for p in ROOT.glob("notebooks/*/*.ipynb")}
+    assert committed == set(run.notebooks())
+    assert all(f"notebooks/{name}.ipynb" in (ROOT / "README.md").read_text() for name in committed)
+
+
+def test_the_readme_names_things_that_exist() -> None:
+    text = (ROOT / "README.md").read_text()
+    table = text[text.index("| paper section |") : text.index("## Another model")]
+    for name in re.findall(r"`((?:notebooks|data|lib)/[^`]+)`", text):
+        assert (ROOT / name).exists(), name
+    for module, function in re.findall(r"`(\w+)\.(\w+)`", table):
+        assert hasattr(importlib.import_module(f"biasgeom.{module}"), function), f"{module}.{function}"
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (ROOT / target).exists(), target
+
+
+def test_gotchas_point_at_files_that_exist() -> None:
+    for name in re.findall(r"`((?:tests|lib)/[^`]+)`", (ROOT / "book" / "gotchas.md").read_text()):
+        assert (ROOT / name).exists(), name
+
+
+def test_nothing_is_fetched_from_a_path_of_one_machine() -> None:
+    for path in [*MODULES, *ROOT.glob("notebooks/*/*.ipynb"), ROOT / "workflow" / "Snakefile", ROOT / "Makefile"]:
+        assert not re.search(r"(?<![\w.~])/(?:home|root|work|Users)/", path.read_text()), path

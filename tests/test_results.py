@@ -1,0 +1,256 @@
+"""What a notebook leaves behind: folder, tables, figures, ``run.json``; the same bytes when it runs again."""
+
+import json
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from biasgeom import data, results
+from matplotlib.figure import Figure
+
+MODEL = SimpleNamespace(
+    name="org/tiny", blocks=[None] * 3, width=8, provenance={"kind": "hub", "dtype": "float32", "device": "cpu"}
+)
+TABLE = pd.DataFrame(
+    {"concept": ["a", "b, c", "d"], "block": [0, 1, 2], "value": [1 / 3, -2e-7, 123456.7], "above": [True, False, True]}
+)
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BIASGEOM_RESULTS", str(tmp_path / "results"))
+    return tmp_path / "results"
+
+
+def opened(notebook: str = "gender/03_encoded", **parameters: object) -> results.Run:
+    return results.Run(MODEL, notebook, parameters)
+
+
+def drawing(height: float = 2) -> Figure:
+    figure, axis = plt.subplots(figsize=(2, 1))
+    axis.plot([0, 1, height], label="curve")
+    axis.fill_between([0, 1, 2], 0, height, alpha=0.2)
+    axis.legend()
+    return figure
+
+
+# The folder's name ----------------------------------------------------------------------------------------------------
+
+DISTINCT = [
+    "smollm2-135m-instruct",
+    "org/name",
+    "org--name",
+    "org/name@main",
+    "org/name@v1.0",
+    "org/name+org/adapter",
+    "org/name+/home/me/adapter",
+    "org/name+/home/you/adapter",
+    "/home/me/model",
+    "/home/you/model",
+    "./model",
+    "../model",
+    "~/model",
+    "model",
+    "model/",
+    "-model",
+    "model-",
+    "model.",
+    "a b",
+    "a_b",
+    "a  b",
+    "ä",
+    "ö",
+    "C:\\models\\tiny",
+    "..",
+    "",
+    "x" * 300,
+    "x" * 301,
+]
+
+
+def test_plain_names_stay_readable() -> None:
+    assert results.slug("smollm2-135m-instruct") == "smollm2-135m-instruct"
+    assert results.slug("meta-llama/Llama-3.1-8B-Instruct") == "meta-llama--Llama-3.1-8B-Instruct"
+    assert results.slug("/home/me/tiny").startswith("tiny-")
+    assert results.slug("org/name+/home/me/adapter").startswith("org--name--adapter-")
+    assert results.slug("org/name@v1.0").startswith("org--name--v1.0-")
+
+
+def test_two_models_never_share_a_folder() -> None:
+    slugs = [results.slug(name) for name in DISTINCT]
+    assert len(set(slugs)) == len(DISTINCT)
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_every_name_gives_a_plain_folder_name(name: str) -> None:
+    slug = results.slug(name)
+    assert set(slug) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+    assert slug[0] not in ".-"
+    assert len(slug) <= 100
+
+
+def test_the_folder_does_not_depend_on_where_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [results.slug(name) for name in DISTINCT]
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    (tmp_path / "smollm2-135m-instruct").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert [results.slug(name) for name in DISTINCT] == before
+
+
+# Tables and figures ---------------------------------------------------------------------------------------------------
+
+
+def test_layout(place: Path) -> None:
+    run = opened()
+    run.table("scores", TABLE)
+    run.figure("curves", drawing())
+    run.finish()
+    found = sorted(path.relative_to(place).as_posix() for path in place.rglob("*") if path.is_file())
+    names = ["curves.png", "curves.svg", "run.json", "scores.csv", "stages_timing.csv"]
+    assert found == [f"org--tiny/gender/03_encoded/{name}" for name in names]
+
+
+def test_a_table_comes_back_as_a_reader_sees_it() -> None:
+    run = opened()
+    back = run.table("scores", TABLE)
+    pd.testing.assert_frame_equal(back, pd.read_csv(run.folder / "scores.csv"))
+    pd.testing.assert_frame_equal(back, TABLE, rtol=1e-5, check_dtype=False)
+    # Six significant digits: what differs by rounding only is the same file.
+    assert back["value"].tolist() == [0.333333, -2e-07, 123457]
+    assert list(back.columns) == list(TABLE.columns)
+
+
+def test_undefined_values_stay_empty_cells() -> None:
+    run = opened()
+    back = run.table("gaps", pd.DataFrame({"estimator": ["lw", "mean"], "shrinkage": [0.5, np.nan]}))
+    assert (run.folder / "gaps.csv").read_text() == "estimator,shrinkage\nlw,0.5\nmean,\n"
+    assert back["shrinkage"].isna().tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame(),
+        pd.DataFrame({"value": []}),
+        pd.DataFrame({"name": ["a", "b"], "value": [1.0, np.inf]}),
+        pd.DataFrame({"value": np.array([1.0, -np.inf], dtype=np.float32)}),
+    ],
+)
+def test_infinite_and_empty_tables_are_refused(frame: pd.DataFrame) -> None:
+    run = opened()
+    with pytest.raises(ValueError, match="table bad is empty or holds an infinite number"):
+        run.table("bad", frame)
+    assert list(run.folder.iterdir()) == []
+
+
+def test_a_figure_is_returned_closed() -> None:
+    run, figure = opened(), drawing()
+    assert run.figure("curves", figure) is figure
+    assert figure.number not in plt.get_fignums()
+
+
+def test_a_second_run_writes_the_same_bytes() -> None:
+    contents = []
+    for _ in range(2):
+        run = opened()
+        run.table("scores", TABLE)
+        run.figure("curves", drawing())
+        contents.append({path.name: path.read_bytes() for path in run.folder.iterdir()})
+    assert set(contents[0]) == {"curves.png", "curves.svg", "scores.csv"}
+    assert contents[0] == contents[1]
+    # Negative control: another figure is another file.
+    run = opened()
+    run.figure("curves", drawing(height=3))
+    for name in ("curves.png", "curves.svg"):
+        assert (run.folder / name).read_bytes() != contents[0][name]
+
+
+# run.json -------------------------------------------------------------------------------------------------------------
+
+
+def test_run_json_says_what_was_run() -> None:
+    run = opened(block=3, dtype="float32", seed=0)
+    returned = run.finish()
+    info = json.loads((run.folder / "run.json").read_text())
+    assert info == json.loads(json.dumps(returned))
+    assert info["notebook"] == "gender/03_encoded"
+    assert (info["model"], info["blocks"], info["width"]) == ("org/tiny", 3, 8)
+    assert info["provenance"] == MODEL.provenance
+    assert info["parameters"] == {"block": 3, "dtype": "float32", "seed": 0}
+    assert set(info["packages"]) == set(results.PACKAGES)
+    assert all(info["packages"].values())
+    assert {"python", "commit", "seconds"} <= set(info)
+
+
+def test_stages_are_timed_and_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([0.0, 1.5, 10.0, 10.25, 20.0, 22.0])
+    monkeypatch.setattr(results.time, "perf_counter", lambda: next(ticks))
+    run = opened()
+    for name in ("read", "draw", "read"):
+        with run.stage(name):
+            pass
+    info = run.finish()
+    assert (run.folder / "stages_timing.csv").read_text() == "stage,seconds\nread,3.5\ndraw,0.25\n"
+    assert info["seconds"] == {"read": 3.5, "draw": 0.25}
+
+
+def test_without_stages_the_timing_has_its_header() -> None:
+    run = opened()
+    run.finish()
+    assert (run.folder / "stages_timing.csv").read_text() == "stage,seconds\n"
+
+
+def test_commit_and_changes_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data" / "gender").mkdir(parents=True)
+    monkeypatch.setenv("BIASGEOM_ROOT", str(tmp_path))
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert opened().info["commit"] is None
+
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=nobody", "-c", "user.email=nobody@example.org", "-c", "commit.gpgsign=false"]
+        command = ["git", *identity, *words]
+        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout.strip()
+
+    (tmp_path / ".gitignore").write_text("/results/\n")
+    git("init", "--quiet")
+    git("add", ".gitignore")
+    git("commit", "--quiet", "--message", "first")
+    commit = git("rev-parse", "HEAD")[:12]
+    assert opened().info["commit"] == commit
+    (tmp_path / ".gitignore").write_text("/results/\n/other/\n")
+    assert opened().info["commit"] == commit + "+"
+
+
+def test_a_new_run_clears_what_an_earlier_one_left() -> None:
+    first, other = opened(), opened("gender/04_other")
+    for run in (first, other):
+        run.table("old", TABLE)
+        run.finish()
+    again = opened()
+    assert again.folder == first.folder
+    assert list(again.folder.iterdir()) == []
+    assert (other.folder / "run.json").exists()
+
+
+def test_an_unfinished_run_is_no_run(place: Path) -> None:
+    assert results.runs() == []
+    opened("gender/03_encoded").finish()
+    opened("delta_b/01_first").finish()
+    opened("judge/01_first").table("scores", TABLE)
+    assert [info["notebook"] for info in results.runs()] == ["delta_b/01_first", "gender/03_encoded"]
+    # Opened again and not finished: no longer a result.
+    opened("gender/03_encoded")
+    assert [info["notebook"] for info in results.runs()] == ["delta_b/01_first"]
+    assert not (place / "org--tiny" / "gender" / "03_encoded" / "run.json").exists()
+
+
+def test_results_lie_in_the_repository_unless_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("BIASGEOM_RESULTS", "~/elsewhere")
+    assert results.root() == tmp_path / "elsewhere"
+    monkeypatch.delenv("BIASGEOM_RESULTS")
+    assert results.root() == data.root() / "results"

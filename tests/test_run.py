@@ -1,0 +1,145 @@
+"""Parameters are refused before a kernel starts; a failed notebook keeps what it had."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+from biasgeom import data, run
+from biasgeom.__main__ import main
+
+ENCODED = data.root() / "notebooks" / "gender" / "03_encoded.ipynb"
+
+
+def notebook(path: Path, *cells: str, tagged: bool = True) -> Path:
+    """A fixture notebook whose first cell holds the parameters."""
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    made.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    if tagged:
+        made.cells[0].metadata["tags"] = ["parameters"]
+    nbformat.write(made, path)
+    return path
+
+
+@pytest.fixture
+def simple(tmp_path: Path) -> Path:
+    cell = 'n: int = 1  # how many\nkind: str = "a"  # which; choices: a, b\nx: float = 0.5  # size\nflag: bool = False'
+    return notebook(tmp_path / "simple.ipynb", cell, "print(n, kind, x, flag)")
+
+
+@pytest.fixture
+def own_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository root of its own, so that unfinished notebooks land in the test's folder."""
+    (tmp_path / "data" / "gender").mkdir(parents=True)
+    monkeypatch.setenv("BIASGEOM_ROOT", str(tmp_path))
+    return tmp_path
+
+
+def test_parameters_are_read_with_type_help_and_choices(simple: Path) -> None:
+    stated = {p.name: p for p in run.parameters(simple)}
+    assert list(stated) == ["n", "kind", "x", "flag"]
+    assert (stated["kind"].type, stated["kind"].choices, stated["kind"].help) == ("str", ("a", "b"), "which")
+
+
+def test_values_are_typed_as_from_a_command_line(simple: Path) -> None:
+    values = run.check(simple, {"n": "3", "x": "2", "flag": "true", "kind": "b"})
+    assert values == {"n": 3, "x": 2.0, "flag": True, "kind": "b"}
+    assert isinstance(values["x"], float)
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"knid": "a"}, "did you mean 'kind'"),
+        ({"zzzzz": 1}, "it has n, kind, x, flag"),
+        ({"n": "many"}, "n must be int"),
+        ({"n": 1.5}, "n must be int"),
+        ({"n": True}, "n must be int"),
+        ({"flag": 1}, "flag must be bool"),
+        ({"kind": "c"}, "must be one of a, b"),
+    ],
+)
+def test_wrong_parameters_are_refused(
+    simple: Path, tmp_path: Path, values: dict[str, object], complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run.papermill, "execute_notebook", lambda *a, **k: pytest.fail("a kernel was started"))
+    with pytest.raises(run.ParameterError, match=complaint):
+        run.execute(simple, tmp_path / "out.ipynb", values)
+    assert not (tmp_path / "out.ipynb").exists()
+
+
+def test_a_notebook_without_a_usable_parameters_cell_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(run.ParameterError, match="no cell tagged"):
+        run.parameters(notebook(tmp_path / "a.ipynb", "x: int = 1", tagged=False))
+    with pytest.raises(run.ParameterError, match="x needs a type"):
+        run.parameters(notebook(tmp_path / "b.ipynb", "x = 1"))
+    with pytest.raises(run.ParameterError, match="no notebook at"):
+        run.parameters(tmp_path / "missing.ipynb")
+
+
+def test_a_failed_notebook_keeps_its_partial_output_and_exits_1(
+    own_build: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing = notebook(
+        own_build / "failing.ipynb", "n: int = 1", "print('before the failure')", "raise ValueError('broken')"
+    )
+    assert main(["run", str(failing), str(own_build / "out.ipynb")]) == 1
+    assert not (own_build / "out.ipynb").exists()
+    (kept,) = (own_build / "_build" / "unfinished").glob("*.ipynb")
+    message = capsys.readouterr().err
+    assert str(kept) in message
+    assert "ValueError: broken" in message
+    assert "before the failure" in kept.read_text()
+
+
+def test_a_good_notebook_leaves_nothing_unfinished(own_build: Path, simple: Path) -> None:
+    output = own_build / "deep" / "out.ipynb"
+    assert main(["run", str(simple), str(output), "-p", "n", "7"]) == 0
+    assert "7 a 0.5 False" in output.read_text()
+    assert not list((own_build / "_build" / "unfinished").iterdir())
+
+
+def test_ctrl_c_keeps_what_was_done(own_build: Path) -> None:
+    slow = notebook(own_build / "slow.ipynb", "n: int = 1", "print('done so far')", "import time; time.sleep(60)")
+    environment = {**os.environ, "BIASGEOM_ROOT": str(own_build)}
+    command = [sys.executable, "-m", "biasgeom", "run", str(slow), str(own_build / "out.ipynb")]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    unfinished = own_build / "_build" / "unfinished"
+    deadline = time.monotonic() + 60
+    while not any("done so far" in p.read_text() for p in unfinished.glob("*.ipynb")):
+        assert time.monotonic() < deadline, "the notebook never got to its second cell"
+        time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, message = process.communicate(timeout=30)
+    assert process.returncode == 130, message
+    assert "_build/unfinished" in message
+    assert not (own_build / "out.ipynb").exists()
+    assert any("done so far" in p.read_text() for p in unfinished.glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("name", ["smoke", "embedded", "thorough", "paper"])
+def test_profiles_fit_the_notebooks(name: str) -> None:
+    profile = run.profile(name)
+    assert set(profile) <= {"model", "parameters", "notebooks"}
+    assert set(profile.get("notebooks", {})) <= set(run.notebooks())
+    for stated in run.notebooks():
+        run.values_for(stated, name, None)
+
+
+def test_an_unknown_profile_names_the_known_ones() -> None:
+    with pytest.raises(run.ParameterError, match="embedded, paper, smoke, thorough"):
+        run.profile("everything")
+
+
+def test_the_embedded_profile_is_the_notebooks_default() -> None:
+    model = next(p for p in run.parameters(ENCODED) if p.name == "model")
+    assert run.values_for("gender/03_encoded", "embedded", None) == {"model": model.default.strip('"')}
+
+
+def test_an_unknown_chapter_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["book", "--chapters", "gendre"]) == 1
+    assert "there are gender" in capsys.readouterr().err
