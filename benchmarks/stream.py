@@ -1,6 +1,6 @@
 """What reading and editing the residual stream costs, in one interleaved run.
 
-    python benchmarks/stream.py [--model smollm2-135m-instruct] [--rounds 5]
+    python benchmarks/stream.py [--model smollm2-135m-instruct] [--rounds 3]
 
 Every round does each task once, one after the other, so that a machine that slows down slows them all. The table shows
 medians over the rounds, of CPU time (all threads) and of wall time, and how two tasks compare beside what was aimed at.
@@ -78,7 +78,7 @@ def measure(tasks: dict[str, Callable[[], object]], rounds: int) -> dict[str, tu
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m-instruct")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
 
     # A second copy for Hugging Face's way, which leaves hooks of its own on the model.

@@ -25,6 +25,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 def served(html: Path) -> Iterator[str]:
     """Serve a folder on loopback; yields its address."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(html)))
+    server.handle_error = lambda *_: None  # a browser that closes a connection early is no error
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
@@ -49,27 +50,23 @@ def visit(html: Path, shots: Path | None = None) -> dict[str, list[str]]:
                 "--disable-sync",
             ],
         )
-        for size, (width, height) in SIZES.items():
-            context = browser.new_context(viewport={"width": width, "height": height})
-            for name in pages:
-                complaints = found.setdefault(name, [])
-                page = context.new_page()
-                page.on("requestfailed", lambda r, c=complaints: c.append(f"request failed: {r.url}"))
-                page.on("request", lambda r, c=complaints: _check_host(r.url, address, c))
-                page.on(
-                    "response", lambda r, c=complaints: c.append(f"{r.status}: {r.url}") if r.status >= 400 else None
-                )
-                page.on(
-                    "console", lambda m, c=complaints: c.append(f"console: {m.text}") if m.type == "error" else None
-                )
-                page.on("pageerror", lambda e, c=complaints: c.append(f"script: {e}"))
-                page.goto(f"{address}/{name}", wait_until="networkidle")
+        for name in pages:
+            complaints = found.setdefault(name, [])
+            page = browser.new_page()
+            page.on("requestfailed", lambda r, c=complaints: c.append(f"request failed: {r.url}"))
+            page.on("request", lambda r, c=complaints: _check_host(r.url, address, c))
+            page.on("response", lambda r, c=complaints: c.append(f"{r.status}: {r.url}") if r.status >= 400 else None)
+            page.on("console", lambda m, c=complaints: c.append(f"console: {m.text}") if m.type == "error" else None)
+            page.on("pageerror", lambda e, c=complaints: c.append(f"script: {e}"))
+            for size, (width, height) in SIZES.items():
+                page.set_viewport_size({"width": width, "height": height})
+                if size == "desktop":
+                    page.goto(f"{address}/{name}", wait_until="networkidle")
                 complaints += [f"{size}: {text}" for text in page.evaluate(_LOOK)]
                 if shots:
                     shots.mkdir(parents=True, exist_ok=True)
                     page.screenshot(path=shots / f"{name.replace('/', '_')}.{size}.png", full_page=True)
-                page.close()
-            context.close()
+            page.close()
         browser.close()
     return found
 

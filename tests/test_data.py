@@ -62,18 +62,23 @@ def test_prompts_are_verbatim_or_grammatical() -> None:
 
 
 @pytest.mark.parametrize(
-    ("split", "pairs", "frames"), [("direction", 72, 18), ("held-out", 32, 8), ("continued", 40, 10)]
+    ("split", "pairs", "frames"), [("direction", 75, 16), ("held-out", 32, 8), ("continued", 40, 10)]
 )
 def test_contrast_pairs_differ_in_one_word_that_is_not_the_first(split: str, pairs: int, frames: int) -> None:
     table = data.contrast_pairs(split)
-    assert list(table.columns) == ["frame", "female", "male"]
-    # Frames of one size: the bootstrap resamples whole frames.
-    assert table.groupby("frame").size().tolist() == [pairs // frames] * frames
-    for female, male in zip(table["female"], table["male"], strict=True):
+    assert list(table.columns) == ["frame", "words", "female", "male"]
+    assert (len(table), table["frame"].nunique()) == (pairs, frames)
+    for words, female, male in zip(table["words"], table["female"], table["male"], strict=True):
         ((place, ours, theirs),) = differing_words(female, male)
         assert place > 0
+        assert words == f"{ours}/{theirs}"
         assert re.sub(rf"\b{ours}\b", theirs, female) == male
         assert female.endswith(ours) == (split != "continued")
+
+
+def test_the_words_of_the_direction_are_balanced() -> None:
+    """Whole words are resampled and flipped: all of one size."""
+    assert data.contrast_pairs("direction").groupby("words").size().tolist() == [5] * 15
 
 
 def test_no_sentence_occurs_twice() -> None:
@@ -92,6 +97,8 @@ def test_held_out_pairs_share_neither_frames_nor_words() -> None:
     texts = {split: blanked(split) for split in SPLITS}
     assert {"woman", "he", "herself"} <= gendered_words("direction")
     for other in ("direction", "continued"):
+        # Nor as a part: "stepmother" would bring tokens of "mother".
+        assert not [(h, d) for h in gendered_words("held-out") for d in gendered_words(other) if len(d) > 3 and d in h]
         assert not gendered_words("held-out") & gendered_words(other)
     # Not the names alone: the sentences around the gendered word differ as well.
     for kind in (frames, texts):
@@ -143,7 +150,7 @@ BREAKS = [
     ("personas", "A person I met", "This person", data.personas, "line 7 repeats an earlier persona"),
     ("personas", "My friend", "My friend, whom I met", data.personas, "quote text that holds a comma"),
     ("contrast_pairs", ",held-out,", ",other,", held_out, r"split must be one of .*'other'\], not 'held-out'"),
-    ("contrast_pairs", ",The parcel was meant for a duke\n", ",\n", held_out, "empty cell in line 75"),
+    ("contrast_pairs", ",The parcel was meant for the duke\n", ",\n", held_out, "empty cell in line 78"),
 ]
 
 

@@ -92,9 +92,30 @@ def test_a_shift_of_all_entities_leaves_the_deviations_alone() -> None:
     assert not np.allclose(tables[0]["score"], tables[1]["score"])
 
 
+def test_flipping_pairs_of_the_same_words_apart_would_find_what_is_not_there() -> None:
+    """Word pairs differ from each other, sentences hardly: 75 pairs are then 15 observations, not 75."""
+    rejected = {"words": 0, "pairs": 0}
+    for seed in range(30):
+        rng = np.random.default_rng(300 + seed)
+        of_words = rng.normal(size=(15, 60)) * 3
+        female = np.repeat(of_words, 5, axis=0)[:, None] + rng.normal(scale=0.3, size=(75, 1, 60))
+        male = rng.normal(scale=0.3, size=(75, 1, 60))
+        # Entities differ where words differ: in the space that the pairs' differences span.
+        states = (rng.normal(size=(8, 15)) @ of_words)[None, :, None] + rng.normal(scale=0.1, size=(6, 8, 1, 60))
+        concept = encoded.Concept("any", "control", [str(i) for i in range(8)], states)
+        for unit, words in (("words", np.repeat(np.arange(15), 5)), ("pairs", np.arange(75))):
+            pairs = encoded.Pairs(female, male, words)
+            table, _ = encoded.polarization_tables([concept], pairs, draws=99, bootstrap=5, seed=seed)
+            row = table[table["estimator"] == "ledoit-wolf"].iloc[0]
+            rejected[unit] += bool(row["s_latent"] > row["flip_high"])
+    # At most 2.5 % are due: more than 4 of 30 by chance would have probability 1e-3.
+    assert rejected["words"] <= 4
+    assert rejected["pairs"] > 15
+
+
 def test_accuracy_and_direction_tables() -> None:
     _, pairs = planted(np.random.default_rng(5), 3.0)
-    swapped = encoded.Pairs(pairs.male, pairs.female, pairs.frames)
+    swapped = encoded.Pairs(pairs.male, pairs.female, pairs.words)
     accuracy = encoded.accuracy_table(pairs, {"same": pairs, "swapped": swapped})
     wide = accuracy.pivot(index=["block", "estimator"], columns="check", values="accuracy")
     np.testing.assert_allclose(wide["same"] + wide["swapped"], 1)

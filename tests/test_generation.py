@@ -40,6 +40,9 @@ def test_samples_differ_between_seeds_numbers_and_prompts(llama: LanguageModel, 
     reference = generation.sample(llama, sentences, **SETTINGS)
     assert generation.sample(llama, sentences, **{**SETTINGS, "seed": 8}) != reference
     assert len({text for samples in reference for text in samples}) == 3 * len(sentences)
+    # Not only because the prompts differ: each item has its own random numbers.
+    numbers = [generation._uniforms(7, ids, k, 6).tolist() for ids in ([5, 6], [5, 7], [56]) for k in range(3)]
+    assert len({number for row in numbers for number in row}) == 9 * 6
 
 
 def test_a_longer_sample_begins_like_a_shorter_one(gpt2: LanguageModel, sentences: list[str]) -> None:

@@ -98,6 +98,11 @@ def test_capture_selects_within_the_hook(llama: LanguageModel, sentences: list[s
 def test_capture_is_a_copy_that_edits_see(llama: LanguageModel, sentences: list[str]) -> None:
     batch = batch_of(llama, sentences[:1])
     plain = states(llama, batch, [1])[1]
+    with hooks.capture(llama, [1]) as captured, torch.no_grad():
+        in_place = llama.blocks[1].register_forward_hook(lambda module, args, output: output.zero_())
+        llama.model(**batch.inputs())
+        in_place.remove()
+    assert torch.equal(captured[1], plain)
     with hooks.steer(llama, 1, np.ones(llama.width), 1.0, positions="all"):
         torch.testing.assert_close(states(llama, batch, [1])[1], plain + 1, **SAME)
 
@@ -443,7 +448,7 @@ def test_every_intervention_has_its_own_name(llama: LanguageModel) -> None:
     v = random_directions(llama)[1]
     contexts = [
         hooks.steer(llama, 1, v, 2.0),
-        hooks.steer(llama, 1, v, 2.5),
+        hooks.steer(llama, 1, v, 4.0),
         hooks.steer(llama, 1, v, 2.0, positions="all"),
         hooks.steer(llama, 1, v, 2.0, positions=torch.tensor([0])),
         hooks.steer(llama, 1, v, 2.0, positions=torch.tensor([1])),

@@ -85,9 +85,14 @@ def test_llama_runs_in_float16(saved_llama: Path) -> None:
     assert models.load(str(saved_llama), dtype="float16").dtype == torch.float16
 
 
-def test_only_safetensors_are_read(saved_llama: Path) -> None:
+def test_only_safetensors_are_read(saved_llama: Path, llama: LanguageModel) -> None:
     (saved_llama / "model.safetensors").rename(saved_llama / "pytorch_model.bin")
     with pytest.raises(ModelNotAvailable, match=r"no \.safetensors file"):
+        models.load(str(saved_llama))
+    # A pickle stays unread beside another safetensors file, too.
+    torch.save(llama.model.state_dict(), saved_llama / "pytorch_model.bin")
+    (saved_llama / "adapter.safetensors").touch()
+    with pytest.raises(ModelNotAvailable, match="could not be read"):
         models.load(str(saved_llama))
 
 

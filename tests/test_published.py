@@ -35,11 +35,7 @@ def read_numbers(name: str) -> pd.DataFrame:
 
 def disagreements(left: pd.Series, right: pd.Series, tolerance: float) -> list:
     """Keys of `left` whose value in `right` is absent or further away than the tolerance."""
-    return [
-        key
-        for key, value in left.items()
-        if not abs(value - right.get(key, float("nan"))) <= tolerance
-    ]
+    return [key for key, value in left.items() if not abs(value - right.get(key, float("nan"))) <= tolerance]
 
 
 def test_items_name_every_table_figure_and_algorithm_once() -> None:
@@ -56,26 +52,26 @@ def test_items_say_where_they_are_or_why_not() -> None:
     absent = items[items.status == "not run"]
     shown = items[items.status != "not run"]
     assert (absent.reason != "").all()
-    assert (absent.label == "").all() and (absent.notebook == "").all()
-    assert (shown.label != "").all() and shown.label.is_unique
+    assert (absent.label == "").all()
+    assert (absent.notebook == "").all()
+    assert (shown.label != "").all()
+    assert shown.label.is_unique
 
 
 def test_notebooks_of_items_exist() -> None:
     items = read_text("items")
     named = set(items.notebook[items.status != "not run"])
-    assert named and "" not in named
-    assert [
-        name
-        for name in sorted(named)
-        if not (ROOT / "notebooks" / f"{name}.ipynb").is_file()
-    ] == []
+    assert named
+    assert "" not in named
+    assert [name for name in sorted(named) if not (ROOT / "notebooks" / f"{name}.ipynb").is_file()] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_file_is_a_clean_table(path: pathlib.Path) -> None:
     with path.open(newline="", encoding="utf-8") as file:
         header, *rows = csv.reader(file)
-    assert all(name.strip() for name in header) and len(set(header)) == len(header)
+    assert all(name.strip() for name in header)
+    assert len(set(header)) == len(header)
     assert {len(row) for row in rows} == {len(header)}
     table = read_text(path.stem)
     assert table.shape == (len(rows), len(header))
@@ -107,12 +103,8 @@ def test_running_text_quotes_delta_b_table_1() -> None:
     table = read_numbers("delta_b_table1")
     table["scope"] = table.benchmark + " " + table.model + " " + table.regime
     columns = {"pearson_r": "pearson r", "roc_auc": "roc auc"}
-    printed = (
-        table.rename(columns=columns).set_index("scope")[list(columns.values())].stack()
-    )
-    quoted = read_numbers("figures_text").query(
-        "paper == 'delta_b' and quantity in @columns.values() and table == '1'"
-    )
+    printed = table.rename(columns=columns).set_index("scope")[list(columns.values())].stack()
+    quoted = read_numbers("figures_text").query("paper == 'delta_b' and quantity in @columns.values() and table == '1'")
     quoted = quoted.set_index(["scope", "quantity"])["value"]
     assert len(quoted) == 13
     assert disagreements(quoted, printed, HALF_A_HUNDREDTH) == []
@@ -123,16 +115,10 @@ def test_running_text_quotes_delta_b_table_1() -> None:
 def test_a_disagreement_within_the_paper_is_noticed() -> None:
     """Finding delta_b_i001: one configuration, an AUC of 0.892 in table 5a and of 0.964 in tables 6 and 7a."""
     anchors = read_numbers("delta_b_table5a").set_index("variant").roc_auc["base"]
-    pooling = (
-        read_numbers("delta_b_table6")
-        .set_index(["pooling", "method"])
-        .roc_auc["mean", "RR"]
-    )
+    pooling = read_numbers("delta_b_table6").set_index(["pooling", "method"]).roc_auc["mean", "RR"]
     methods = read_numbers("delta_b_table7a").set_index("method").roc_auc["RR"]
     printed = pd.Series({"table 5a": anchors, "table 6": pooling})
-    assert disagreements(
-        printed, pd.Series(methods, index=printed.index), HALF_A_HUNDREDTH
-    ) == ["table 5a"]
+    assert disagreements(printed, pd.Series(methods, index=printed.index), HALF_A_HUNDREDTH) == ["table 5a"]
 
 
 def test_judge_table_3_averages_to_its_margin() -> None:
@@ -146,16 +132,10 @@ def test_judge_table_3_averages_to_its_margin() -> None:
     assert "Diversity" in disagreements(margin, without_one_domain, HALF_A_HUNDREDTH)
 
 
-@pytest.mark.parametrize(
-    ("short", "full"), [("attack_w1", "w1"), ("attack_spearman", "spearman")]
-)
+@pytest.mark.parametrize(("short", "full"), [("attack_w1", "w1"), ("attack_spearman", "spearman")])
 def test_judge_table_13_repeats_table_19(short: str, full: str) -> None:
     keys = ["bias", "polarity", "method"]
-    summary = (
-        read_numbers("judge_table13")
-        .drop(columns="method")
-        .rename(columns={"attack_method": "method"})
-    )
+    summary = read_numbers("judge_table13").drop(columns="method").rename(columns={"attack_method": "method"})
     summary = summary.replace({"method": {"text": "Text"}}).set_index(keys)[short]
     detailed = read_numbers("judge_table19").set_index(keys)[full]
     assert len(summary) == 6

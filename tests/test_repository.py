@@ -12,9 +12,26 @@ from biasgeom import data, run
 ROOT = data.root()
 MODULES = sorted((ROOT / "lib" / "biasgeom").glob("*.py"))
 STREAM = [
-    "data", "cache", "embedded", "models", "prompts", "hooks", "activations", "generation", "direction", "statistics",
-    "encoded", "markdown", "results", "figures", "run", "pages", "__main__",
-]  # fmt: skip
+    "data",
+    "cache",
+    "embedded",
+    "hub",
+    "models",
+    "prompts",
+    "layout",
+    "hooks",
+    "activations",
+    "generation",
+    "direction",
+    "statistics",
+    "encoded",
+    "markdown",
+    "results",
+    "figures",
+    "run",
+    "pages",
+    "__main__",
+]
 KNOWS_NO_MODEL = {"data", "cache", "direction", "statistics", "encoded", "markdown", "figures"}
 
 

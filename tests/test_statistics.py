@@ -109,3 +109,12 @@ def test_wilson_closed_form(hits: int, n: int, level: float) -> None:
     assert high == pytest.approx(centre + half, abs=1e-12)
     assert 0 <= low <= share + 1e-12
     assert share - 1e-12 <= high <= 1
+
+
+def test_group_signs_flip_whole_groups() -> None:
+    groups = np.array(["b", "a", "b", "c"])
+    signs = statistics.group_signs(groups, 400, np.random.default_rng(0))
+    assert set(np.unique(signs)) == {-1.0, 1.0}
+    assert (signs[:, 0] == signs[:, 2]).all()
+    # Groups are independent of each other: 400 products of fair signs average to 0 within 4 standard errors.
+    assert abs((signs[:, 0] * signs[:, 1]).mean()) < 4 / 20

@@ -3,7 +3,7 @@
 The package follows one stream, and a module imports only from those before it::
 
     data, cache                  texts; what was already measured
-    embedded, models             a name becomes a model
+    embedded, hub, models        a name becomes a model
     prompts                      a text becomes token batches
     layout, hooks                read or edit the residual stream
     activations, generation      texts become arrays, prompts become samples

@@ -13,7 +13,7 @@ import torch
 import transformers
 from tqdm.auto import tqdm
 
-from biasgeom import cache, hooks, models, prompts
+from biasgeom import cache, hooks, layout, models, prompts
 from biasgeom.hooks import AnyDirection, Site
 from biasgeom.models import LanguageModel
 from biasgeom.prompts import Batch
@@ -163,7 +163,7 @@ def _measured(
     if hooks.foreign(lm):
         return _run(lm, encoded, sites, selector, budget)
     key = cache.digest(
-        code=cache.source_digest(models, prompts, hooks, sys.modules[__name__]),
+        code=cache.source_digest(models, prompts, layout, hooks, sys.modules[__name__]),
         versions=[torch.__version__, transformers.__version__],
         model=lm.fingerprint(),
         device=lm.device.type,

@@ -85,18 +85,19 @@ def _fill(template: str, persona: str, entity: str, grammatical: bool) -> str:
 
 
 def contrast_pairs(split: str) -> pd.DataFrame:
-    """Contrastive sentences, columns frame, female, male.
+    """Contrastive sentences, columns frame, words (such as "woman/man"), female, male.
 
     Parameters
     ----------
     split : {"direction", "held-out", "continued"}
-        72 pairs in 18 frames to estimate the direction; 32 pairs in 8 other frames with other words to check it, both
-        with the gendered word last, as the prompts end in the entity; 40 pairs whose sentences go on after it.
+        75 pairs to estimate the direction, 15 pairs of words five times each in 16 frames; 32 pairs in 8 other frames
+        with 8 other pairs of words to check it. Both have the gendered word last, as the prompts end in the entity.
+        And 40 pairs in 10 frames whose sentences go on after it.
     """
-    table = _table("gender/contrast_pairs.csv", ["pair", "split", "frame", "female", "male"], ["female"])
+    table = _table("gender/contrast_pairs.csv", ["pair", "split", "frame", "words", "female", "male"], ["female"])
     if split not in set(table["split"]):
         raise ValueError(f"split must be one of {sorted(set(table['split']))}, not {split!r}")
-    return table.loc[table["split"] == split, ["frame", "female", "male"]].reset_index(drop=True)
+    return table.loc[table["split"] == split, ["frame", "words", "female", "male"]].reset_index(drop=True)
 
 
 def published(name: str) -> pd.DataFrame:

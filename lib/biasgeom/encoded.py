@@ -21,13 +21,14 @@ class Pairs:
     Attributes
     ----------
     female, male : array [K, L, d]
-    frames : array [K]
-        The sentence frame of each pair; pairs of one frame are not independent.
+    words : array [K]
+        The gendered words of each pair, such as "woman/man". Most of what two pairs of the same words differ by is the
+        same, so words, not pairs, are what is resampled and flipped.
     """
 
     female: np.ndarray
     male: np.ndarray
-    frames: np.ndarray
+    words: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def accuracy_table(pairs: Pairs, checks: Mapping[str, Pairs]) -> pd.DataFrame:
     -------
     DataFrame
         block, estimator, check, hits, pairs, accuracy and its Wilson interval low, high. The interval counts pairs as
-        independent, which those of one frame are not: it is too narrow.
+        independent, which those of the same words are not: it is too narrow.
     """
     rows = []
     for block in range(pairs.female.shape[1]):
@@ -104,7 +105,7 @@ def entity_table(concept: Concept, pairs: Pairs, block: int, *, estimator: str, 
     -------
     DataFrame
         concept, kind, entity, estimator, block, score (equation 3, as printed), and deviation, which is the score less
-        the concept's mean, with its bootstrap interval low, high. Frames (the direction) and personas (the states) are
+        the concept's mean, with its bootstrap interval low, high. Words (the direction) and personas (the states) are
         resampled together. The interval is the deviation's, since a common shift of all entities means nothing.
     """
     female, male, states = pairs.female[:, block], pairs.male[:, block], concept.states[:, :, block]
@@ -121,9 +122,9 @@ def entity_table(concept: Concept, pairs: Pairs, block: int, *, estimator: str, 
 def _bootstrap(
     pairs: Pairs, block: int, personas: int, estimator: str, draws: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Directions [draws, d] from resampled frames, persona weights [draws, personas]; the same draws at every block."""
+    """Directions [draws, d] from resampled words, persona weights [draws, personas]; the same draws at every block."""
     rng = np.random.default_rng([seed, 1])
-    resampled = statistics.resample_groups(pairs.frames, draws, rng)
+    resampled = statistics.resample_groups(pairs.words, draws, rng)
     weights = rng.multinomial(personas, np.full(personas, 1 / personas), size=draws) / personas
     directions = direction.bootstrap_directions(
         pairs.female[:, block], pairs.male[:, block], resampled, estimator=estimator
@@ -141,23 +142,24 @@ def polarization_tables(
     draws : int
         Random directions of each null (the paper: 200).
     bootstrap : int
-        Resamples of frames and personas.
+        Resamples of words and personas.
 
     Returns
     -------
     by_block : DataFrame
         concept, kind, block, estimator, s_latent, its interval low and high, the 2.5 % and 97.5 % quantiles of the
-        isotropic null (isotropic_low, isotropic_high) and of the sign-flip null (flip_low, flip_high).
+        isotropic null (isotropic_low, isotropic_high) and of the sign-flip null (flip_low, flip_high). One sign a pair
+        of words; the observed value counts among the sign-flipped ones, as it is one of them if the null holds.
     by_concept : DataFrame
         concept, kind, estimator, blocks, above_isotropic and above_flip (at how many blocks S_latent lies above the
         band), and p_flip: how often a sign-flipped direction lies above its own band at as many blocks or more. Since
         all blocks share the signs of a draw, p_flip takes the dependence between blocks into account.
     """
     rng = np.random.default_rng([seed, 0])
-    count, blocks, width = pairs.female.shape
-    signs = rng.choice([-1.0, 1.0], size=(draws, count))
+    _, blocks, width = pairs.female.shape
+    signs = statistics.group_signs(pairs.words, draws, rng)
     rows = []
-    flipped = np.empty((len(found), len(ESTIMATORS), blocks, draws))
+    flipped = np.empty((len(found), len(ESTIMATORS), blocks, draws + 1))
     for block in range(blocks):
         female, male = pairs.female[:, block], pairs.male[:, block]
         isotropic = direction.isotropic_directions(width, draws, rng)
@@ -170,7 +172,7 @@ def polarization_tables(
                 observed = direction.latent_polarization(states, vector)
                 replicates = direction.bootstrap_polarizations(states, directions, weights)
                 low, high = statistics.normal_interval(observed, replicates)
-                flipped[c, e, block] = direction.polarizations(states, null)
+                flipped[c, e, block] = [*direction.polarizations(states, null), observed]
                 bands = {
                     "isotropic": statistics.band(direction.polarizations(states, isotropic)),
                     "flip": statistics.band(flipped[c, e, block]),
@@ -192,8 +194,7 @@ def _by_concept(by_block: pd.DataFrame, found: list[Concept], flipped: np.ndarra
     for c, concept in enumerate(found):
         for e, estimator in enumerate(ESTIMATORS):
             part = by_block[(by_block["concept"] == concept.name) & (by_block["estimator"] == estimator)]
-            above = int((part["s_latent"] > part["flip_high"]).sum())
-            null = (flipped[c, e] > part["flip_high"].to_numpy()[:, None]).sum(axis=0)
+            counts = (flipped[c, e] > part["flip_high"].to_numpy()[:, None]).sum(axis=0)
             rows.append(
                 {
                     "concept": concept.name,
@@ -201,8 +202,8 @@ def _by_concept(by_block: pd.DataFrame, found: list[Concept], flipped: np.ndarra
                     "estimator": estimator,
                     "blocks": len(part),
                     "above_isotropic": int((part["s_latent"] > part["isotropic_high"]).sum()),
-                    "above_flip": above,
-                    "p_flip": statistics.exceedance_p(above, null),
+                    "above_flip": counts[-1],
+                    "p_flip": statistics.exceedance_p(counts[-1], counts[:-1]),
                 }
             )
     return pd.DataFrame(rows)

@@ -125,19 +125,29 @@ def lines_with_bands(
     return figure
 
 
-def curves(table: pd.DataFrame, *, x: str, panels: dict[str, str], line: str, xlabel: str) -> Figure:
-    """Plain curves by ``line``, one panel a value column of ``panels`` (column → axis title).
+def curves(
+    table: pd.DataFrame, *, x: str, panels: dict[str, str], line: str, xlabel: str, shares: Sequence[str] = ()
+) -> Figure:
+    """Plain curves by ``line``, one panel a value column of ``panels`` (column → axis title), two panels a row.
 
-    Undefined values are left out; a curve that has no other keeps its place in the legend.
+    Undefined values are left out; a curve that has no other keeps its place in the legend. Columns in ``shares`` are
+    drawn on the whole scale from 0 to 1, with a dotted line at one half.
     """
+    rows = -(-len(panels) // 2)
     figure, axes = plt.subplots(
-        1, len(panels), figsize=(3.4 * len(panels), 3), sharex=True, squeeze=False, layout="constrained"
+        rows, min(2, len(panels)), figsize=(7.5, 2.4 * rows + 0.4), sharex=True, squeeze=False, layout="constrained"
     )
     colours = dict(zip(table[line].unique(), (ORANGE, BLUE, GREEN), strict=False))
-    for axis, (column, title) in zip(axes.flat, panels.items(), strict=True):
+    for axis, (column, title) in zip(axes.flat, panels.items(), strict=False):
         for name, points in table.groupby(line, sort=False):
             known = points.dropna(subset=[column])
             axis.plot(known[x], known[column], color=colours[name], label=name)
+        if column in shares:
+            axis.axhline(0.5, color="black", lw=0.9, ls=":")
+            axis.set_ylim(0, 1.04)
         axis.set(title=title, xlabel=xlabel, ylabel="")
-    axes.flat[0].legend(frameon=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    handles, labels = axes.flat[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     return figure

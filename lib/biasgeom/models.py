@@ -12,7 +12,6 @@ Only safetensors are read and no code from a model repository is run.
 
 import hashlib
 import json
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,8 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from biasgeom import cache, embedded
+from biasgeom import cache, embedded, hub
 from biasgeom.embedded import EMBEDDED, ModelNotAvailable
-
-HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 
 
 @dataclass
@@ -252,8 +249,8 @@ def _find(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
         if not list(folder.glob("*.safetensors")):
             raise ModelNotAvailable(f"{folder}: holds no .safetensors file, and nothing else is read")
         return str(folder), {"kind": "folder", "source": folder.name}
-    if HUB_ID.fullmatch(name):
-        place, commit = _from_hub(name, revision, "config.json")
+    if hub.ID.fullmatch(name):
+        place, commit = hub.find(name, revision, "config.json")
         return place, {"kind": "hub", "source": name, "commit": commit}
     raise ModelNotAvailable(
         f"no model named {name!r}. Embedded: {', '.join(EMBEDDED)}. Otherwise give a folder in Hugging Face format, or "
@@ -261,51 +258,14 @@ def _find(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
     )
 
 
-def _from_hub(name: str, revision: str | None, file: str) -> tuple[str, str | None]:
-    """Where to load from, and the commit: the name if the hub has this file for us, else a copy in the hub's cache.
-
-    One request for a file's header, without retries: a gated or unreachable model fails in seconds and in plain words.
-    """
-    import httpx
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        GatedRepoError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    try:
-        return name, get_hf_file_metadata(hf_hub_url(name, file, revision=revision), timeout=5).commit_hash
-    except (httpx.HTTPError, OSError) as error:
-        cached = try_to_load_from_cache(name, file, revision=revision)
-        if isinstance(cached, str):
-            return str(Path(cached).parent), Path(cached).parent.name
-        if isinstance(error, GatedRepoError):
-            problem = "is gated"
-        elif isinstance(error, RepositoryNotFoundError):
-            problem = "is not on the hub, or is private"
-        elif isinstance(error, RevisionNotFoundError):
-            problem = "is not on the hub: no such revision"
-        elif isinstance(error, EntryNotFoundError):
-            problem = f"has no {file}, and nothing else is read"
-        else:
-            problem = f"is neither in the local hub cache nor reachable ({type(error).__name__})"
-        raise ModelNotAvailable(
-            f"{full_name(name, revision)} {problem}. See https://huggingface.co/{name}; if it is gated or private, "
-            "accept its licence there and set the variable HF_TOKEN to a token of that account. "
-            f"An embedded model needs no hub: {', '.join(EMBEDDED)}."
-        ) from error
-
-
 def _with_adapter(model: PreTrainedModel, adapter: str) -> nn.Module:
     from peft import PeftConfig, PeftModel
 
     place = str(Path(adapter).expanduser())
     if not Path(place).is_dir():
-        if not HUB_ID.fullmatch(adapter):
+        if not hub.ID.fullmatch(adapter):
             raise ModelNotAvailable(f"adapter {adapter}: neither a folder nor a hub id 'organisation/name'")
-        place, _ = _from_hub(adapter, None, "adapter_model.safetensors")
+        place, _ = hub.find(adapter, None, "adapter_model.safetensors")
     elif not Path(place, "adapter_model.safetensors").exists():
         raise ModelNotAvailable(f"adapter {adapter}: holds no adapter_model.safetensors, and nothing else is read")
     try:

@@ -34,6 +34,12 @@ def resample_groups(groups: np.ndarray, draws: int, rng: np.random.Generator) ->
     return members[rng.integers(len(names), size=(draws, len(names)))].reshape(draws, -1)
 
 
+def group_signs(groups: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Random signs ±1 [draws, n], one a group: what depends on each other is flipped together."""
+    names, codes = np.unique(groups, return_inverse=True)
+    return rng.choice([-1.0, 1.0], size=(draws, len(names)))[:, codes]
+
+
 def normal_interval(
     estimate: np.ndarray, replicates: np.ndarray, *, level: float = 0.95
 ) -> tuple[np.ndarray, np.ndarray]:
