@@ -1,5 +1,6 @@
 """A name becomes a model: folder, hub, adapter, embedded; what can't be had says what to do."""
 
+import errno
 import json
 import socket
 import threading
@@ -17,6 +18,7 @@ from biasgeom import cache, embedded, generation, hooks, models, prompts
 from biasgeom.embedded import EMBEDDED, ModelNotAvailable
 from biasgeom.models import LanguageModel
 from peft import PromptTuningConfig, get_peft_model
+from safetensors import SafetensorError
 from transformers import BloomConfig, BloomForCausalLM
 
 # PEFT asks transformers for an attribute by its old name.
@@ -468,3 +470,19 @@ def test_the_cached_tokenizer_is_the_ggufs_own(tmp_path: Path) -> None:
         assert kept(text)["input_ids"] == own(text)["input_ids"]
         assert kept.decode(kept(text)["input_ids"]) == text
     assert kept.chat_template == own.chat_template
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("os error 28")])
+def test_a_full_disk_while_dequantising_says_so_and_leaves_nothing(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(pieces: list[Path], folder: Path) -> None:
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise error
+
+    monkeypatch.setenv("BIASGEOM_CACHE", str(tmp_path / "small"))
+    monkeypatch.setattr(embedded, "_dequantise", fill)
+    with pytest.raises(embedded.ModelNotAvailable, match=r"could not be de-quantised .* BIASGEOM_CACHE"):
+        models.load("smollm2-135m-instruct")
+    assert not [path for path in (tmp_path / "small" / "models").rglob("*") if path.is_file()]

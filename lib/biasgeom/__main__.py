@@ -8,7 +8,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from biasgeom import data, embedded, results, run
+from biasgeom import data, results, run
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         return {"run": _run, "book": _book, "render": _render}[chosen.command](chosen)
-    except (run.ParameterError, run.NotebookFailed, embedded.ModelNotAvailable, RuntimeError) as error:
+    except (run.ParameterError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

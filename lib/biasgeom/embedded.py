@@ -15,6 +15,7 @@ from pathlib import Path
 
 import gguf
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from biasgeom import cache
@@ -53,22 +54,29 @@ def folder(name: str) -> Path:
     Raises
     ------
     ModelNotAvailable
-        If the package that carries the weights is not installed; the message says how to add it.
+        If the package that carries the weights is not installed, or the cache can't hold them (a full disk, a read-only
+        folder); the message says what to do. Nothing half made is left.
     """
     pieces = _gguf_pieces(name)
     sha = hashlib.sha256()
     for piece in pieces:
         sha.update(piece.read_bytes())
     target = cache.root() / "models" / f"{name}-{sha.hexdigest()[:16]}"
-    with cache.lock(target.name):
-        if not (target / "provenance.json").exists():
-            shutil.rmtree(target, ignore_errors=True)
-            log.warning("de-quantising %s once into %s (under two minutes)", name, target)
-            with cache.atomic(target) as scratch:
-                _dequantise(pieces, scratch)
-                provenance = {"kind": "embedded", "source": EMBEDDED[name].packages[0], "sha256": sha.hexdigest()}
-                provenance["licence"] = EMBEDDED[name].licence
-                (scratch / "provenance.json").write_text(json.dumps(provenance, indent=1))
+    provenance = {"kind": "embedded", "source": EMBEDDED[name].packages[0], "sha256": sha.hexdigest()}
+    provenance["licence"] = EMBEDDED[name].licence
+    try:
+        with cache.lock(target.name):
+            if not (target / "provenance.json").exists():
+                shutil.rmtree(target, ignore_errors=True)
+                log.warning("de-quantising %s once into %s (under two minutes)", name, target)
+                with cache.atomic(target) as scratch:
+                    _dequantise(pieces, scratch)
+                    (scratch / "provenance.json").write_text(json.dumps(provenance, indent=1))
+    except (OSError, SafetensorError) as error:
+        raise ModelNotAvailable(
+            f"{name} could not be de-quantised into {target.parent}: {error}. It needs about 1 GB there; free some, or set "
+            "BIASGEOM_CACHE to another folder."
+        ) from error
     return target
 
 
@@ -79,7 +87,7 @@ def _gguf_pieces(name: str) -> list[Path]:
         found = importlib.util.find_spec(package)
         if found is None or found.origin is None:
             way = (
-                f"install the extra: uv pip install -e '.[{spec.extra}]'"
+                f"install the extra: make {spec.extra}, or uv pip install -e '.[{spec.extra}]'"
                 if spec.extra
                 else "run make book, or reinstall"
             )
