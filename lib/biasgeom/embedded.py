@@ -74,8 +74,8 @@ def folder(name: str) -> Path:
                     (scratch / "provenance.json").write_text(json.dumps(provenance, indent=1))
     except (OSError, SafetensorError) as error:
         raise ModelNotAvailable(
-            f"{name} could not be de-quantised into {target.parent}: {error}. It needs about 1 GB there; free some, or set "
-            "BIASGEOM_CACHE to another folder."
+            f"{name} could not be de-quantised into {target.parent}: {error}. It needs about 1 GB there; free "
+            "some, or set BIASGEOM_CACHE to another folder."
         ) from error
     return target
 
