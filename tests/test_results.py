@@ -13,7 +13,11 @@ from biasgeom import data, results
 from matplotlib.figure import Figure
 
 MODEL = SimpleNamespace(
-    name="org/tiny", blocks=[None] * 3, width=8, provenance={"kind": "hub", "dtype": "float32", "device": "cpu"}
+    name="org/tiny",
+    blocks=[None] * 3,
+    width=8,
+    provenance={"kind": "hub", "dtype": "float32", "device": "cpu"},
+    fingerprint=lambda: "0123",
 )
 TABLE = pd.DataFrame(
     {"concept": ["a", "b, c", "d"], "block": [0, 1, 2], "value": [1 / 3, -2e-7, 123456.7], "above": [True, False, True]}
@@ -180,6 +184,7 @@ def test_run_json_says_what_was_run() -> None:
     assert info["notebook"] == "gender/03_encoded"
     assert (info["model"], info["blocks"], info["width"]) == ("org/tiny", 3, 8)
     assert info["provenance"] == MODEL.provenance
+    assert info["fingerprint"] == "0123"
     assert info["parameters"] == {"block": 3, "dtype": "float32", "seed": 0}
     assert set(info["packages"]) == set(results.PACKAGES)
     assert all(info["packages"].values())
@@ -225,27 +230,31 @@ def test_commit_and_changes_are_recorded(tmp_path: Path, monkeypatch: pytest.Mon
     assert opened().info["commit"] == commit + "+"
 
 
-def test_a_new_run_clears_what_an_earlier_one_left() -> None:
+def test_a_finished_run_replaces_the_earlier_one_whole() -> None:
     first, other = opened(), opened("gender/04_other")
     for run in (first, other):
         run.table("old", TABLE)
         run.finish()
     again = opened()
+    again.table("new", TABLE)
+    again.finish()
     assert again.folder == first.folder
-    assert list(again.folder.iterdir()) == []
-    assert (other.folder / "run.json").exists()
+    assert sorted(path.name for path in again.folder.iterdir()) == ["new.csv", "run.json", "stages_timing.csv"]
+    assert (other.folder / "old.csv").exists()
 
 
-def test_an_unfinished_run_is_no_run(place: Path) -> None:
+def test_an_unfinished_run_costs_no_earlier_result(place: Path) -> None:
     assert results.runs() == []
     opened("gender/03_encoded").finish()
     opened("delta_b/01_first").finish()
     opened("judge/01_first").table("scores", TABLE)
+    opened("gender/03_encoded").table("scores", TABLE)
     assert [info["notebook"] for info in results.runs()] == ["delta_b/01_first", "gender/03_encoded"]
-    # Opened again and not finished: no longer a result.
-    opened("gender/03_encoded")
-    assert [info["notebook"] for info in results.runs()] == ["delta_b/01_first"]
-    assert not (place / "org--tiny" / "gender" / "03_encoded" / "run.json").exists()
+    assert not (place / "org--tiny" / "gender" / "03_encoded" / "scores.csv").exists()
+    # What an unfinished run left does not get into the next one.
+    last = opened("judge/01_first")
+    last.finish()
+    assert not (last.folder / "scores.csv").exists()
 
 
 def test_results_lie_in_the_repository_unless_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

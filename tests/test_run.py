@@ -27,7 +27,8 @@ def notebook(path: Path, *cells: str, tagged: bool = True) -> Path:
 
 @pytest.fixture
 def simple(tmp_path: Path) -> Path:
-    cell = 'n: int = 1  # how many\nkind: str = "a"  # which; choices: a, b\nx: float = 0.5  # size\nflag: bool = False'
+    lines = ["n: int = 1  # how many; at least 1", 'kind: str = "a"  # which; choices: a, b']
+    cell = "\n".join([*lines, "x: float = 0.5  # size", "flag: bool = False"])
     return notebook(tmp_path / "simple.ipynb", cell, "print(n, kind, x, flag)")
 
 
@@ -59,6 +60,7 @@ def test_values_are_typed_as_from_a_command_line(simple: Path) -> None:
         ({"n": "many"}, "n must be int"),
         ({"n": 1.5}, "n must be int"),
         ({"n": True}, "n must be int"),
+        ({"n": 0}, "n must be at least 1"),
         ({"flag": 1}, "flag must be bool"),
         ({"kind": "c"}, "must be one of a, b"),
     ],

@@ -176,7 +176,7 @@ def latent_scores(states: np.ndarray, direction: np.ndarray) -> np.ndarray:
 
     Returns
     -------
-    array [entities]
+    array [entities], float64
         Rank and dispersion mean something; the sign across entities does not (the projection is not centred).
     """
     return np.asarray(states, dtype=np.float64).mean(axis=0) @ np.asarray(direction, dtype=np.float64)

@@ -14,8 +14,8 @@ import torch
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from biasgeom import prompts
 from biasgeom.models import LanguageModel
+from biasgeom.prompts import batches, encode, pad, token_budget
 
 CPU_ROWS = 16
 """Prompts a batch while sampling on a CPU."""
@@ -50,7 +50,7 @@ class InverseCdf(LogitsProcessor):
 
 def sample(
     lm: LanguageModel,
-    texts: Sequence[str],
+    prompts: Sequence[str],
     *,
     n: int,
     max_new_tokens: int,
@@ -64,7 +64,7 @@ def sample(
 
     Parameters
     ----------
-    texts : list of str
+    prompts : list of str
     n : int
         Samples a prompt. The first k of n samples are the same for every n ≥ k.
     temperature : float
@@ -92,14 +92,14 @@ def sample(
         raise ValueError(
             f"need n >= 1, max_new_tokens >= 1, temperature >= 0; got {n}, {max_new_tokens}, {temperature}"
         )
-    encoded = prompts.encode(lm, texts, chat=chat, prefill=prefill)
-    items = [(place, k) for place in range(len(texts)) for k in range(n)]
+    encoded = encode(lm, prompts, chat=chat, prefill=prefill)
+    items = [(place, k) for place in range(len(prompts)) for k in range(n)]
     if rows is None:
         longest = max(map(len, encoded)) + max_new_tokens
-        rows = CPU_ROWS if lm.device.type == "cpu" else max(1, prompts.token_budget(lm) // longest)
+        rows = CPU_ROWS if lm.device.type == "cpu" else max(1, token_budget(lm) // longest)
     # Similar lengths together: less padding. Stable, so equal prompts stay side by side.
     items.sort(key=lambda item: len(encoded[item[0]]))
-    samples: list[list[str]] = [[""] * n for _ in texts]
+    samples: list[list[str]] = [[""] * n for _ in prompts]
     with tqdm(total=len(items), desc=f"{lm.name}: samples", unit="sample", leave=False) as bar:
         for start in range(0, len(items), rows):
             chosen = items[start : start + rows]
@@ -121,7 +121,7 @@ def _uniforms(seed: int, ids: list[int], k: int, count: int) -> np.ndarray:
 def _generate(
     lm: LanguageModel, encoded: list[list[int]], places: list[int], uniforms: np.ndarray, temperature: float
 ) -> list[str]:
-    batch = prompts.pad(lm, encoded, places, side="left")
+    batch = pad(lm, encoded, places, side="left")
     width = batch.input_ids.shape[1]
     ends = lm.core.generation_config.eos_token_id
     ends = lm.tokenizer.eos_token_id if ends is None else ends
@@ -182,10 +182,10 @@ def next_token_probabilities(
     -------
     array [n, vocabulary] or [n, tokens], float32
     """
-    encoded = prompts.encode(lm, texts, chat=chat, prefill=prefill)
+    encoded = encode(lm, texts, chat=chat, prefill=prefill)
     columns = slice(None) if tokens is None else list(tokens)
     result: np.ndarray | None = None
-    for batch in prompts.batches(lm, encoded, budget=budget, side="left"):
+    for batch in batches(lm, encoded, budget=budget, side="left"):
         logits = lm.model(**batch.inputs(), use_cache=False, logits_to_keep=1).logits[:, -1].float()
         _check_finite(lm, logits, batch.rows)
         kept = torch.softmax(logits, dim=-1)[:, columns].cpu().numpy()

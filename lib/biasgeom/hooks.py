@@ -37,13 +37,14 @@ AnyDirection = StoredDirection | np.ndarray | torch.Tensor
 
 @contextmanager
 def capture(
-    lm: LanguageModel, sites: Sequence[Site], select: Callable[[torch.Tensor], torch.Tensor] | None = None
+    lm: LanguageModel, blocks: Sequence[Site], select: Callable[[torch.Tensor], torch.Tensor] | None = None
 ) -> Iterator[dict[Site, torch.Tensor]]:
     """Collect activations of the next forward pass.
 
     Parameters
     ----------
-    sites : list of int, "embedding" or "final_norm"
+    blocks : list of int, "embedding" or "final_norm"
+        Where to read; see the sites at the top of this module.
     select : callable, optional
         Maps the hidden states [B, T, d] to what is kept, within the hook, so that nothing else outlives the pass;
         see :func:`at`. Default: a copy of all of them.
@@ -73,7 +74,7 @@ def capture(
 
         return read
 
-    with _attached(lm, [(site, reader(site)) for site in sites], edits_stream=False):
+    with _attached(lm, [(site, reader(site)) for site in blocks], edits_stream=False):
         yield captured
 
 

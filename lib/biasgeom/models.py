@@ -202,7 +202,7 @@ def load(
     tokenizer = _read(AutoTokenizer, name, folder, **local)
     model = _read(AutoModelForCausalLM, name, folder, dtype=dtype, use_safetensors=True, device_map=place, **local)
     if adapter:
-        model = _with_adapter(model, adapter)
+        model, source["adapter_commit"] = _with_adapter(model, adapter)
     model.eval().requires_grad_(False)
     provenance = {**source, "revision": revision, "adapter": adapter, "dtype": str(dtype).removeprefix("torch.")}
     lm = LanguageModel(model, tokenizer, full_name(name, revision, adapter), provenance)
@@ -258,14 +258,14 @@ def _find(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
     )
 
 
-def _with_adapter(model: PreTrainedModel, adapter: str) -> nn.Module:
+def _with_adapter(model: PreTrainedModel, adapter: str) -> tuple[nn.Module, str | None]:
     from peft import PeftConfig, PeftModel
 
-    place = str(Path(adapter).expanduser())
+    place, commit = str(Path(adapter).expanduser()), None
     if not Path(place).is_dir():
         if not hub.ID.fullmatch(adapter):
             raise ModelNotAvailable(f"adapter {adapter}: neither a folder nor a hub id 'organisation/name'")
-        place, _ = hub.find(adapter, None, "adapter_model.safetensors")
+        place, commit = hub.find(adapter, None, "adapter_model.safetensors")
     elif not Path(place, "adapter_model.safetensors").exists():
         raise ModelNotAvailable(f"adapter {adapter}: holds no adapter_model.safetensors, and nothing else is read")
     try:
@@ -276,4 +276,4 @@ def _with_adapter(model: PreTrainedModel, adapter: str) -> nn.Module:
         raise ModelNotAvailable(
             f"adapter {adapter}: {config.peft_type} edits the prompt, not the weights; not supported"
         )
-    return PeftModel.from_pretrained(model, place, is_trainable=False)
+    return PeftModel.from_pretrained(model, place, is_trainable=False), commit

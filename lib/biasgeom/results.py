@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from biasgeom import cache, data
+from biasgeom import data
 
 if TYPE_CHECKING:  # at run time it would load torch and transformers, which reading results does not need
     from biasgeom.models import LanguageModel
@@ -49,9 +49,9 @@ def slug(model: str) -> str:
 class Run:
     """One notebook's results for one model.
 
-    Used as a context would be: open it, write tables and figures, ``finish``. Opening it clears what an earlier run of
-    the same notebook left, so that old and new numbers never stand side by side; ``run.json`` appears at the end only,
-    so a folder without it is an unfinished run.
+    Open it, write tables and figures, ``finish``. Until then everything lies in a hidden folder beside the final one;
+    finishing puts it in the place of what an earlier run left. So a run that fails costs no earlier result, and old
+    and new numbers never stand side by side.
 
     Parameters
     ----------
@@ -63,13 +63,15 @@ class Run:
     """
 
     def __init__(self, lm: "LanguageModel", notebook: str, parameters: Mapping[str, Any]) -> None:
-        self.folder = root() / slug(lm.name) / notebook
+        self._final = root() / slug(lm.name) / notebook
+        self.folder = self._final.with_name(f".{self._final.name}.unfinished")
         self.info: dict[str, Any] = {
             "notebook": notebook,
             "model": lm.name,
             "blocks": len(lm.blocks),
             "width": lm.width,
             "provenance": lm.provenance,
+            "fingerprint": lm.fingerprint(),
             "parameters": dict(parameters),
             "python": platform.python_version(),
             "packages": {name: version(name) for name in PACKAGES},
@@ -98,8 +100,7 @@ class Run:
         if frame.empty or (numbers.abs() == math.inf).any(axis=None):
             raise ValueError(f"table {name} is empty or holds an infinite number")
         path = self.folder / f"{name}.csv"
-        with cache.atomic(path) as scratch:
-            frame.to_csv(scratch, index=False, float_format="%.6g")
+        frame.to_csv(path, index=False, float_format="%.6g")
         return pd.read_csv(path)
 
     def figure(self, name: str, figure: Figure) -> Figure:
@@ -113,12 +114,14 @@ class Run:
         return figure
 
     def finish(self) -> dict[str, Any]:
-        """Write ``stages_timing.csv`` and ``run.json``; returns what the latter holds."""
+        """Write ``stages_timing.csv`` and ``run.json``, move all into place; returns what ``run.json`` holds."""
         timing = pd.DataFrame({"stage": list(self._seconds), "seconds": [round(s, 2) for s in self._seconds.values()]})
         timing.to_csv(self.folder / "stages_timing.csv", index=False)
         self.info["seconds"] = dict(zip(timing["stage"], timing["seconds"].tolist(), strict=True))
-        with cache.atomic(self.folder / "run.json") as scratch:
-            scratch.write_text(json.dumps(self.info, indent=1, default=str) + "\n")
+        (self.folder / "run.json").write_text(json.dumps(self.info, indent=1, default=str) + "\n")
+        shutil.rmtree(self._final, ignore_errors=True)
+        os.replace(self.folder, self._final)
+        self.folder = self._final
         return self.info
 
 

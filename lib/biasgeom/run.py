@@ -3,9 +3,10 @@
 Papermill enforces no types and only warns of an unknown name; here a wrong parameter is refused before a kernel starts.
 A notebook states its parameters in the cell tagged ``parameters``, one a line::
 
-    estimator: str = "ledoit-wolf"  # which direction; choices: ledoit-wolf, mean
+    dtype: str = "float32"  # what the model runs in; choices: float32, bfloat16
+    draws: int = 200  # random directions of each null; at least 20
 
-The annotation is the type, the comment the help text, and ``choices:`` closes the list of allowed values.
+The annotation is the type, the comment the help text; ``choices:`` and ``at least`` say what is allowed.
 """
 
 import difflib
@@ -41,6 +42,7 @@ class Parameter:
     default: str
     help: str
     choices: tuple[str, ...]
+    least: float | None
 
 
 def notebooks() -> list[str]:
@@ -69,7 +71,9 @@ def parameters(notebook: Path) -> list[Parameter]:
             raise ParameterError(f"{notebook}: parameter {name} needs a type among {', '.join(TYPES)}, not {kind!r}")
         what, _, choices = text.partition("choices:")
         allowed = tuple(choice.strip() for choice in choices.split(",") if choice.strip())
-        found.append(Parameter(name, kind, line["default"], what.strip().rstrip(";"), allowed))
+        least = re.search(r"at least (-?[\d.]+)", what)
+        bound = float(least.group(1)) if least else None
+        found.append(Parameter(name, kind, line["default"], what.strip().rstrip(";"), allowed, bound))
     return found
 
 
@@ -79,7 +83,7 @@ def check(notebook: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     Raises
     ------
     ParameterError
-        Unknown name (the nearest known one is suggested), wrong type, or not among the choices.
+        Unknown name (the nearest known one is suggested), wrong type, too small, or not among the choices.
     """
     known = {parameter.name: parameter for parameter in parameters(notebook)}
     checked = {}
@@ -103,6 +107,8 @@ def _typed(notebook: Path, parameter: Parameter, value: Any) -> Any:
         raise ParameterError(
             f"{notebook.name}: {parameter.name} must be one of {', '.join(parameter.choices)}, not {value!r}"
         )
+    if parameter.least is not None and value < parameter.least:
+        raise ParameterError(f"{notebook.name}: {parameter.name} must be at least {parameter.least:g}, not {value!r}")
     return float(value) if parameter.type == "float" else value
 
 
