@@ -33,7 +33,7 @@ def test_concepts_puts_each_prompt_in_its_place() -> None:
 
 def test_polarization_equals_direct_computation() -> None:
     found, pairs = planted(np.random.default_rng(0), 3.0)
-    by_block, _ = encoded.polarization_tables(found, pairs, draws=10, bootstrap=10, seed=0)
+    by_block, _, _ = encoded.polarization_tables(found, pairs, draws=10, bootstrap=10, seed=0)
     for row in by_block.itertuples():
         vector = direction.contrast_direction(
             pairs.female[:, row.block], pairs.male[:, row.block], estimator=row.estimator
@@ -45,9 +45,19 @@ def test_polarization_equals_direct_computation() -> None:
     assert len(by_block) == 2 * 2 * BLOCKS
 
 
+def test_ratios_compare_gendered_with_control_concepts() -> None:
+    found, pairs = planted(np.random.default_rng(6), 3.0)
+    by_block, _, ratios = encoded.polarization_tables(found, pairs, draws=5, bootstrap=200, seed=0)
+    means = by_block.pivot_table(index=["block", "estimator"], columns="kind", values="s_latent")
+    expected = (means["gendered"] / means["control"]).reset_index(drop=True)
+    np.testing.assert_allclose(ratios.sort_values(["block", "estimator"])["ratio"], expected)
+    assert ((ratios["low"] < ratios["ratio"]) & (ratios["ratio"] < ratios["high"])).all()
+    assert (ratios.loc[ratios["estimator"] == "ledoit-wolf", "low"] > 1).all()  # the spread was planted
+
+
 def test_planted_spread_is_found_and_the_flat_concept_is_not() -> None:
     found, pairs = planted(np.random.default_rng(1), 3.0)
-    _, by_concept = encoded.polarization_tables(found, pairs, draws=200, bootstrap=10, seed=0)
+    _, by_concept, _ = encoded.polarization_tables(found, pairs, draws=200, bootstrap=10, seed=0)
     p = by_concept.set_index(["concept", "estimator"])["p_flip"]
     assert p["spread", "ledoit-wolf"] < 0.05
     assert p["flat", "ledoit-wolf"] > 0.05
@@ -58,7 +68,7 @@ def test_without_a_planted_direction_the_spread_is_not_called_significant() -> N
     p = []
     for seed in range(20):
         found, pairs = planted(np.random.default_rng(100 + seed), 0.0)
-        _, by_concept = encoded.polarization_tables(found, pairs, draws=100, bootstrap=5, seed=seed)
+        _, by_concept, _ = encoded.polarization_tables(found, pairs, draws=100, bootstrap=5, seed=seed)
         p += by_concept.loc[by_concept["concept"] == "spread", "p_flip"].tolist()
     # 40 p-values of which 5 % fall below .05 by chance: more than 8 would have probability 2e-4.
     assert sum(value <= 0.05 for value in p) <= 8
@@ -102,12 +112,13 @@ def test_flipping_pairs_of_the_same_words_apart_would_find_what_is_not_there() -
         male = rng.normal(scale=0.3, size=(75, 1, 60))
         # Entities differ where words differ: in the space that the pairs' differences span.
         states = (rng.normal(size=(8, 15)) @ of_words)[None, :, None] + rng.normal(scale=0.1, size=(6, 8, 1, 60))
-        concept = encoded.Concept("any", "control", [str(i) for i in range(8)], states)
+        concept = encoded.Concept("any", "gendered", [str(i) for i in range(8)], states)
+        other = encoded.Concept("other", "control", concept.entities, states)
         for unit, words in (("words", np.repeat(np.arange(15), 5)), ("pairs", np.arange(75))):
             pairs = encoded.Pairs(female, male, words)
-            table, _ = encoded.polarization_tables([concept], pairs, draws=99, bootstrap=5, seed=seed)
+            _, table, _ = encoded.polarization_tables([concept, other], pairs, draws=99, bootstrap=5, seed=seed)
             row = table[table["estimator"] == "ledoit-wolf"].iloc[0]
-            rejected[unit] += bool(row["s_latent"] > row["flip_high"])
+            rejected[unit] += row["above_flip"]
     # At most 2.5 % are due: more than 4 of 30 by chance would have probability 1e-3.
     assert rejected["words"] <= 4
     assert rejected["pairs"] > 15

@@ -134,8 +134,8 @@ def _bootstrap(
 
 def polarization_tables(
     found: list[Concept], pairs: Pairs, *, draws: int, bootstrap: int, seed: int
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """S_latent for every concept, block and estimator, with both nulls.
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """S_latent for every concept, block and estimator, with both nulls, and gendered against control concepts.
 
     Parameters
     ----------
@@ -154,11 +154,15 @@ def polarization_tables(
         concept, kind, estimator, blocks, above_isotropic and above_flip (at how many blocks S_latent lies above the
         band), and p_flip: how often a sign-flipped direction lies above its own band at as many blocks or more. Since
         all blocks share the signs of a draw, p_flip takes the dependence between blocks into account.
+    ratios : DataFrame
+        block, estimator, and ratio: the mean S_latent of the gendered concepts over that of the controls, with its
+        bootstrap interval low, high (normal on the log scale).
     """
     rng = np.random.default_rng([seed, 0])
     _, blocks, width = pairs.female.shape
     signs = statistics.group_signs(pairs.words, draws, rng)
-    rows = []
+    rows, ratios = [], []
+    gendered = np.array([concept.kind == "gendered" for concept in found])
     flipped = np.empty((len(found), len(ESTIMATORS), blocks, draws + 1))
     for block in range(blocks):
         female, male = pairs.female[:, block], pairs.male[:, block]
@@ -167,11 +171,12 @@ def polarization_tables(
             vector = direction.contrast_direction(female, male, estimator=estimator)
             null = direction.sign_flip_directions(female, male, signs, estimator=estimator)
             directions, weights = _bootstrap(pairs, block, len(found[0].states), estimator, bootstrap, seed)
+            values = np.empty((len(found), bootstrap + 1))  # the resampled ones, and the observed one last
             for c, concept in enumerate(found):
                 states = concept.states[:, :, block]
                 observed = direction.latent_polarization(states, vector)
-                replicates = direction.bootstrap_polarizations(states, directions, weights)
-                low, high = statistics.normal_interval(observed, replicates)
+                values[c] = [*direction.bootstrap_polarizations(states, directions, weights), observed]
+                low, high = statistics.normal_interval(observed, values[c, :-1])
                 flipped[c, e, block] = [*direction.polarizations(states, null), observed]
                 bands = {
                     "isotropic": statistics.band(direction.polarizations(states, isotropic)),
@@ -185,8 +190,12 @@ def polarization_tables(
                     for s, q in zip(("low", "high"), quantiles, strict=True)
                 }
                 rows.append(row)
+            log = np.log(values[gendered].mean(axis=0) / values[~gendered].mean(axis=0))
+            low, high = statistics.normal_interval(log[-1], log[:-1])
+            row = {"block": block, "estimator": estimator, "ratio": np.exp(log[-1])}
+            ratios.append(row | {"low": np.exp(low), "high": np.exp(high)})
     by_block = pd.DataFrame(rows)
-    return by_block, _by_concept(by_block, found, flipped)
+    return by_block, _by_concept(by_block, found, flipped), pd.DataFrame(ratios)
 
 
 def _by_concept(by_block: pd.DataFrame, found: list[Concept], flipped: np.ndarray) -> pd.DataFrame:
