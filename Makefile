@@ -21,10 +21,10 @@ INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python $(LINKS) --const
 .PHONY: book run test lint lock gemma clean help
 
 book: $(VENV)/.installed-book  ## set up, run every notebook, render the book to _build/html/index.html
-	$(BIN)/python -m biasgeom book --profile $(PROFILE) $(if $(MODEL),--model $(MODEL)) $(if $(CHAPTERS),--chapters $(CHAPTERS))
+	$(BIN)/python -m biasgeom book --profile $(PROFILE) $(if $(MODEL),--model "$(MODEL)") $(if $(CHAPTERS),--chapters $(CHAPTERS))
 
 run: $(VENV)/.installed-book  ## set up and run every notebook, without rendering
-	$(BIN)/python -m biasgeom book --no-render --profile $(PROFILE) $(if $(MODEL),--model $(MODEL)) $(if $(CHAPTERS),--chapters $(CHAPTERS))
+	$(BIN)/python -m biasgeom book --no-render --profile $(PROFILE) $(if $(MODEL),--model "$(MODEL)") $(if $(CHAPTERS),--chapters $(CHAPTERS))
 
 test: $(VENV)/.installed-test lint  ## set up, lint, test
 	$(BIN)/python -m pytest

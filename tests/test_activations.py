@@ -311,3 +311,10 @@ def test_an_interrupted_run_leaves_nothing(
     assert not hooks.foreign(llama)
     assert llama.own_hooks == set()
     assert np.isfinite(activations.last_token_states(llama, sentences)).all()
+
+
+def test_training_mode_is_refused_also_where_the_cache_would_answer(llama: LanguageModel) -> None:
+    activations.last_token_states(llama, ["A nurse."])
+    llama.model.train()
+    with pytest.raises(ValueError, match="training mode"):
+        activations.last_token_states(llama, ["A nurse."])

@@ -157,6 +157,12 @@ def test_scores_of_the_page_follow_from_the_model_by_another_path(copy: Copy) ->
         assert row.score == pytest.approx(np.mean(projections), rel=1e-4)
 
 
+def test_deleted_results_are_made_again(copy: Copy) -> None:
+    (copy.results / "run.json").unlink()
+    assert copy.book("--no-render").returncode == 0
+    assert (copy.results / "run.json").exists()
+
+
 def test_run_json_says_what_was_run(copy: Copy) -> None:
     info = json.loads((copy.results / "run.json").read_text())
     assert info["parameters"]["draws"] == 20

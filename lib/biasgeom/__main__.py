@@ -1,12 +1,11 @@
 """``python -m biasgeom``: run one notebook with checked parameters, or the whole book."""
 
 import argparse
+import fcntl
 import os
 import subprocess
 import sys
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from biasgeom import data, results, run
 
@@ -68,22 +67,27 @@ def _book(chosen: argparse.Namespace) -> int:
     model = chosen.model or run.profile(chosen.profile).get("model")
     if not model:
         raise run.ParameterError(f"profile {chosen.profile!r} names no model; give one")
+    if Path(model).expanduser().is_dir():
+        model = str(Path(model).expanduser().resolve())  # notebooks run in folders of their own
     for notebook in notebooks:  # refuse a wrong parameter before anything starts
         run.values_for(notebook, chosen.profile, model)
     config = {"model": model, "slug": results.slug(model), "profile": chosen.profile, "notebooks": ",".join(notebooks)}
     config["chapters"] = " ".join(chosen.chapters or ())
-    snakemake = [sys.executable, "-m", "snakemake", "executed" if chosen.no_render else "book"]
+    # Both targets: asked for the book alone, Snakemake does not miss a result that was deleted or failed to be made.
+    snakemake = [sys.executable, "-m", "snakemake", "executed", *([] if chosen.no_render else ["book"])]
     snakemake += ["--snakefile", "workflow/Snakefile", "--cores", chosen.cores, "--keep-going", "--rerun-incomplete"]
     snakemake += ["--quiet", "rules", "host", "--config", *(f"{name}={value}" for name, value in config.items())]
     (root / "_build").mkdir(exist_ok=True)
-    try:
-        with FileLock(root / "_build" / ".lock", timeout=0):
-            if any((root / ".snakemake" / "locks").glob("*")):
-                # Nobody holds our lock, so Snakemake's is what a killed run left.
-                subprocess.run([*snakemake, "--unlock"], cwd=root, check=True, capture_output=True)
-            code = subprocess.run(snakemake, cwd=root).returncode
-    except Timeout:
-        raise RuntimeError("another run of the book is going on in this folder; wait for it to end") from None
+    with open(root / "_build" / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RuntimeError("another run of the book is going on in this folder; wait for it to end") from None
+        if any((root / ".snakemake" / "locks").glob("*")):
+            # Nobody holds our lock, so Snakemake's is what a killed run left.
+            subprocess.run([*snakemake, "--unlock"], cwd=root, check=True, capture_output=True)
+        # Snakemake inherits the lock: it is held as long as either lives, also after this process is killed.
+        code = subprocess.run(snakemake, cwd=root, pass_fds=[lock.fileno()]).returncode
     if code:
         raise RuntimeError("not everything ended well; the messages above name what failed")
     print(f"Results: {root / 'results' / config['slug']}")

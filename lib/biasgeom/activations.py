@@ -160,6 +160,7 @@ def _measured(
     budget: int | None,
 ) -> np.ndarray:
     """[n, sites, d] from the cache, or from the model; without the cache under hooks that are not ours."""
+    hooks.require_evaluation(lm)  # also where the cache would answer
     if hooks.foreign(lm):
         return _run(lm, encoded, sites, selector, budget)
     key = cache.digest(

@@ -60,11 +60,7 @@ def capture(
     ValueError
         If a module is in training mode (dropout would be live), or a site does not exist.
     """
-    training = next(
-        (name or type(module).__name__ for name, module in lm.model.named_modules() if module.training), None
-    )
-    if training is not None:
-        raise ValueError(f"{lm.name} is in training mode ({training}); call lm.model.eval() before reading activations")
+    require_evaluation(lm)
     captured: dict[Site, torch.Tensor] = {}
     keep = select or torch.clone
 
@@ -76,6 +72,15 @@ def capture(
 
     with _attached(lm, [(site, reader(site)) for site in blocks], edits_stream=False):
         yield captured
+
+
+def require_evaluation(lm: LanguageModel) -> None:
+    """Raise ``ValueError`` if a module is in training mode: PEFT leaves dropout live after wrapping."""
+    training = next(
+        (name or type(module).__name__ for name, module in lm.model.named_modules() if module.training), None
+    )
+    if training is not None:
+        raise ValueError(f"{lm.name} is in training mode ({training}); call lm.model.eval() before reading activations")
 
 
 def at(positions: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
