@@ -105,7 +105,7 @@ def sentence_embeddings(
 
         def select(hidden: torch.Tensor) -> torch.Tensor:
             chosen = kept.to(hidden.device)[..., None]
-            wide = hidden.to(torch.promote_types(hidden.dtype, torch.float32))
+            wide = hooks.wide(hidden)
             if pooling == "max":
                 return wide.masked_fill(~chosen, -torch.inf).amax(1)
             return wide.masked_fill(~chosen, 0).sum(1) / chosen.sum(1)
@@ -139,7 +139,7 @@ def mean_projections(
 
         def select(hidden: torch.Tensor) -> torch.Tensor:
             chosen = kept.to(hidden.device)[..., None]
-            return hidden.to(torch.promote_types(hidden.dtype, torch.float32)).masked_fill(~chosen, 0).sum(1)
+            return hooks.wide(hidden).masked_fill(~chosen, 0).sum(1)
 
         return select
 

@@ -130,7 +130,7 @@ def steer(
                 chosen = layout.is_from(hidden, positions)[..., None]
             else:
                 chosen = layout.is_last(hidden)[..., None]
-            return (_wide(hidden) + chosen * step).to(hidden.dtype)
+            return (wide(hidden) + chosen * step).to(hidden.dtype)
 
         label = ["steer", block, step.tolist(), start or str(positions)]
         with _attached(lm, [(block, edit)], label=label):
@@ -177,7 +177,7 @@ def ablate(
 
     def literal(v: torch.Tensor) -> Edit:
         def edit(hidden: torch.Tensor) -> torch.Tensor:
-            flat = _wide(hidden).reshape(-1, hidden.shape[-1])
+            flat = wide(hidden).reshape(-1, hidden.shape[-1])
             return torch.addr(flat, flat @ v, v, alpha=-1).view(hidden.shape).to(hidden.dtype)
 
         return edit
@@ -186,9 +186,9 @@ def ablate(
 
         def guarded(v: torch.Tensor, mean: float) -> Edit:
             def edit(hidden: torch.Tensor) -> torch.Tensor:
-                wide = _wide(hidden)
-                deviation = (wide @ v - mean) * ~layout.is_first(hidden)
-                return (wide - deviation[..., None] * v).to(hidden.dtype)
+                full = wide(hidden)
+                deviation = (full @ v - mean) * ~layout.is_first(hidden)
+                return (full - deviation[..., None] * v).to(hidden.dtype)
 
             return edit
 
@@ -233,7 +233,7 @@ def _vector(lm: LanguageModel, direction: AnyDirection, block: int, *, unit: boo
     return (vector / norm if unit else vector).to(torch.promote_types(lm.dtype, torch.float32)).to(device)
 
 
-def _wide(hidden: torch.Tensor) -> torch.Tensor:
+def wide(hidden: torch.Tensor) -> torch.Tensor:
     """Inner products and sums happen in float32 or better, whatever the model runs in."""
     return hidden.to(torch.promote_types(hidden.dtype, torch.float32))
 
