@@ -48,7 +48,7 @@ $(VENV)/.installed-book: pyproject.toml $(LOCK) | $(BIN)/uv
 	touch $@
 
 $(VENV)/.installed-test: pyproject.toml $(LOCK) | $(BIN)/uv
-	$(INSTALL) --editable '.[gemma,test]'
+	$(INSTALL) --editable '.[gemma,benchmarks,test]'
 	touch $@ $(VENV)/.installed-book
 
 gemma: $(VENV)/.installed-book  ## add Gemma-3-270M; its weights stand under https://ai.google.dev/gemma/terms

@@ -163,6 +163,7 @@ def test_wrong_requests(llama: LanguageModel) -> None:
     wrong: list[tuple[Callable[[], Any], str]] = [
         (lambda: activations.last_token_states(llama, ["a", "a"]), "the same"),
         (lambda: activations.last_token_states(llama, ["a"], blocks=[4]), "has blocks 0 to 3"),
+        (lambda: activations.last_token_states(llama, ["a"], blocks=[]), "no blocks"),
         (lambda: activations.last_token_states(llama, ["a"], blocks=[-1]), "has blocks 0 to 3"),
         (lambda: activations.sentence_embeddings(llama, ["a"], pooling="sum"), "pooling"),
         (lambda: activations.sentence_embeddings(llama, ["a"], site="block"), "block number"),

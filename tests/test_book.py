@@ -58,7 +58,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory, build: Callable[[str], Langua
     lm = build("llama")
     lm.model.save_pretrained(folder / "tiny-llama")
     lm.tokenizer.save_pretrained(folder / "tiny-llama")
-    made = Copy(folder / "repository", folder / "tiny-llama")
+    made = Copy(folder / "a repository", folder / "tiny-llama")
     ended = made.book()
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return made
@@ -163,6 +163,14 @@ def test_deleted_results_are_made_again(copy: Copy) -> None:
     assert (copy.results / "run.json").exists()
 
 
+def test_a_run_by_hand_with_other_parameters_does_not_stay_in_the_book(copy: Copy) -> None:
+    words = ["-p", "model", str(copy.model), "-p", "draws", "21", "-p", "bootstrap", "20"]
+    assert copy.command("run", "notebooks/gender/03_encoded.ipynb", "mine.ipynb", *words).returncode == 0
+    assert json.loads((copy.results / "run.json").read_text())["parameters"]["draws"] == 21
+    assert copy.book("--no-render").returncode == 0
+    assert json.loads((copy.results / "run.json").read_text())["parameters"]["draws"] == 20
+
+
 def test_run_json_says_what_was_run(copy: Copy) -> None:
     info = json.loads((copy.results / "run.json").read_text())
     assert info["parameters"]["draws"] == 20
@@ -181,6 +189,15 @@ def test_a_wrong_value_stops_the_book_before_anything_starts(copy: Copy) -> None
     assert ended.returncode == 1
     assert "did you mean 'draws'" in ended.stderr
     assert "snakemake" not in (ended.stdout + ended.stderr).lower()
+
+
+def test_a_model_that_cannot_be_had_stops_the_book_before_anything_starts(copy: Copy) -> None:
+    start = time.monotonic()
+    ended = copy.command("book", "--model", "smolm2")
+    assert ended.returncode == 1
+    assert "no model named 'smolm2'" in ended.stderr
+    assert "snakemake" not in (ended.stdout + ended.stderr).lower()
+    assert time.monotonic() - start < 30
 
 
 def test_an_unknown_model_fails_by_name_and_keeps_the_notebook(copy: Copy) -> None:

@@ -573,6 +573,7 @@ def test_wrong_options(llama: LanguageModel) -> None:
         (lambda: hooks.ablate(llama, {0: v}, variant="guarded", means={0: 0.0}), "embedding"),
         (lambda: hooks.steer(llama, 1, v, 1.0, positions="first"), "positions"),
         (lambda: hooks.steer(llama, 1, v, float("nan")), "finite"),
+        (lambda: hooks.steer(llama, 1, v, 1e39), "beyond what torch.float32 holds"),
     ]
     for context, message in wrong:
         with pytest.raises(ValueError, match=message), context():

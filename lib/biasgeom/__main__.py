@@ -2,10 +2,12 @@
 
 import argparse
 import fcntl
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from biasgeom import data, results, run
 
@@ -69,20 +71,23 @@ def _book(chosen: argparse.Namespace) -> int:
         raise run.ParameterError(f"profile {chosen.profile!r} names no model; give one")
     if Path(model).expanduser().is_dir():
         model = str(Path(model).expanduser().resolve())  # notebooks run in folders of their own
-    for notebook in notebooks:  # refuse a wrong parameter before anything starts
-        run.values_for(notebook, chosen.profile, model)
-    config = {"model": model, "slug": results.slug(model), "profile": chosen.profile, "notebooks": ",".join(notebooks)}
-    config["chapters"] = " ".join(chosen.chapters or ())
+    # Refuse a wrong parameter, and a model that can't be had, before anything starts.
+    values = {notebook: run.values_for(notebook, chosen.profile, model) for notebook in notebooks}
+    name = _available(list(values.values()))
+    folder = root / "results" / results.slug(name)
+    asked = {"name": name, "slug": folder.name, "values": values, "chapters": chosen.chapters or []}
     # Both targets: asked for the book alone, Snakemake does not miss a result that was deleted or failed to be made.
     snakemake = [sys.executable, "-m", "snakemake", "executed", *([] if chosen.no_render else ["book"])]
     snakemake += ["--snakefile", "workflow/Snakefile", "--cores", chosen.cores, "--keep-going", "--rerun-incomplete"]
-    snakemake += ["--quiet", "rules", "host", "--config", *(f"{name}={value}" for name, value in config.items())]
+    snakemake += ["--quiet", "rules", "host", "--configfile", "_build/asked.json"]
     (root / "_build").mkdir(exist_ok=True)
     with open(root / "_build" / ".lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RuntimeError("another run of the book is going on in this folder; wait for it to end") from None
+        (root / "_build" / "asked.json").write_text(json.dumps(asked, indent=1))
+        _forget_runs_by_hand(folder, notebooks)
         if any((root / ".snakemake" / "locks").glob("*")):
             # Nobody holds our lock, so Snakemake's is what a killed run left.
             subprocess.run([*snakemake, "--unlock"], cwd=root, check=True, capture_output=True)
@@ -90,10 +95,31 @@ def _book(chosen: argparse.Namespace) -> int:
         code = subprocess.run(snakemake, cwd=root, pass_fds=[lock.fileno()]).returncode
     if code:
         raise RuntimeError("not everything ended well; the messages above name what failed")
-    print(f"Results: {root / 'results' / config['slug']}")
+    print(f"Results: {folder}")
     if not chosen.no_render:
         print(f"Open {root / '_build' / 'html' / 'index.html'}")
     return 0
+
+
+def _available(values: list[dict[str, Any]]) -> str:
+    """The full name of the one model that all notebooks read."""
+    from biasgeom import models  # pulls in torch, which a wrong parameter should not wait for
+
+    keys = ("model", "revision", "adapter")
+    asked = {tuple(chosen.get(key) or None for key in keys) for chosen in values}
+    if len(asked) > 1:
+        raise run.ParameterError(f"one book reads one model, not {sorted(map(str, asked))}; change the profile")
+    (name, revision, adapter) = asked.pop()
+    models.require(name, revision=revision, adapter=adapter)
+    return models.full_name(name, revision, adapter)
+
+
+def _forget_runs_by_hand(folder: Path, notebooks: list[str]) -> None:
+    """Results newer than the book's executed notebook are of a run by hand, maybe with other parameters: run again."""
+    for notebook in notebooks:
+        record, page = folder / notebook / "run.json", folder / f"{notebook}.ipynb"
+        if record.exists() and page.exists() and record.stat().st_mtime > page.stat().st_mtime:
+            record.unlink()
 
 
 def _render(chosen: argparse.Namespace) -> int:

@@ -51,10 +51,12 @@ def last_token_states(
     Raises
     ------
     ValueError
-        Empty or duplicate texts, a model in training mode, an unknown block.
+        Empty or duplicate texts, a model in training mode, an unknown block or none.
     NonFiniteActivation
     """
     blocks = list(range(len(lm.blocks))) if blocks is None else list(blocks)
+    if not blocks:
+        raise ValueError("no blocks were given")
     encoded = prompts.encode(lm, texts, chat=chat, prefill=prefill)
     return _measured(lm, encoded, blocks, "last", lambda batch: hooks.at(batch.last), budget)
 
@@ -99,21 +101,24 @@ def sentence_embeddings(
     def pool(batch: Batch) -> Callable[[torch.Tensor], torch.Tensor]:
         if pooling == "last":
             return hooks.at(batch.last)
-        kept = batch.attention_mask.bool()
-        if not include_first_token:
-            kept = kept & (batch.position_ids > 0)
-
-        def select(hidden: torch.Tensor) -> torch.Tensor:
-            chosen = kept.to(hidden.device)[..., None]
-            wide = hooks.wide(hidden)
-            if pooling == "max":
-                return wide.masked_fill(~chosen, -torch.inf).amax(1)
-            return wide.masked_fill(~chosen, 0).sum(1) / chosen.sum(1)
-
-        return select
+        kept = _kept(batch, include_first_token)
+        if pooling == "max":
+            return lambda hidden: hooks.wide(hidden).masked_fill(~kept.to(hidden.device), -torch.inf).amax(1)
+        return lambda hidden: _token_sum(hidden, kept) / kept.sum(1).to(hidden.device)
 
     what = f"{pooling}, first token {'in' if include_first_token else 'out'}"
     return _measured(lm, encoded, [site if block is None else block], what, pool, budget)[:, 0]
+
+
+def _kept(batch: Batch, include_first_token: bool) -> torch.Tensor:
+    """Bool [B, T, 1]: the tokens that are pooled."""
+    kept = batch.attention_mask.bool()
+    return (kept if include_first_token else kept & (batch.position_ids > 0))[..., None]
+
+
+def _token_sum(hidden: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    """[B, T, d] → [B, d], in float32 or better."""
+    return hooks.wide(hidden).masked_fill(~kept.to(hidden.device), 0).sum(1)
 
 
 def mean_projections(
@@ -134,16 +139,11 @@ def mean_projections(
     sites = list(units)
     encoded = prompts.encode(lm, texts)
 
-    def token_mean(batch: Batch) -> Callable[[torch.Tensor], torch.Tensor]:
-        kept = batch.attention_mask.bool() & (batch.position_ids > 0)
+    def total(batch: Batch) -> Callable[[torch.Tensor], torch.Tensor]:
+        kept = _kept(batch, include_first_token=False)
+        return lambda hidden: _token_sum(hidden, kept)
 
-        def select(hidden: torch.Tensor) -> torch.Tensor:
-            chosen = kept.to(hidden.device)[..., None]
-            return hooks.wide(hidden).masked_fill(~chosen, 0).sum(1)
-
-        return select
-
-    sums = _measured(lm, encoded, sites, "sum without first token", token_mean, None)
+    sums = _measured(lm, encoded, sites, "sum without first token", total, None)
     tokens = sum(len(ids) - 1 for ids in encoded)
     if not tokens:
         raise ValueError("no text has a second token")

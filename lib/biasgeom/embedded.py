@@ -57,9 +57,9 @@ def folder(name: str) -> Path:
         If the package that carries the weights is not installed, or the cache can't hold them (a full disk, a read-only
         folder); the message says what to do. Nothing half made is left.
     """
-    pieces = _gguf_pieces(name)
+    files = pieces(name)
     sha = hashlib.sha256()
-    for piece in pieces:
+    for piece in files:
         sha.update(piece.read_bytes())
     target = cache.root() / "models" / f"{name}-{sha.hexdigest()[:16]}"
     provenance = {"kind": "embedded", "source": EMBEDDED[name].packages[0], "sha256": sha.hexdigest()}
@@ -70,7 +70,7 @@ def folder(name: str) -> Path:
                 shutil.rmtree(target, ignore_errors=True)
                 log.warning("de-quantising %s once into %s (under two minutes)", name, target)
                 with cache.atomic(target) as scratch:
-                    _dequantise(pieces, scratch)
+                    _dequantise(files, scratch)
                     (scratch / "provenance.json").write_text(json.dumps(provenance, indent=1))
     except (OSError, SafetensorError) as error:
         raise ModelNotAvailable(
@@ -80,9 +80,16 @@ def folder(name: str) -> Path:
     return target
 
 
-def _gguf_pieces(name: str) -> list[Path]:
+def pieces(name: str) -> list[Path]:
+    """The GGUF files of an embedded model.
+
+    Raises
+    ------
+    ModelNotAvailable
+        If a package that carries them is not installed.
+    """
     spec = EMBEDDED[name]
-    pieces: list[Path] = []
+    files: list[Path] = []
     for package in spec.packages:
         found = importlib.util.find_spec(package)
         if found is None or found.origin is None:
@@ -94,8 +101,8 @@ def _gguf_pieces(name: str) -> list[Path]:
             raise ModelNotAvailable(
                 f"{name}: the package {package} is not installed; {way}. Its licence: {spec.licence}"
             )
-        pieces += sorted(path for path in Path(found.origin).parent.rglob("*.gguf*"))
-    return pieces
+        files += sorted(path for path in Path(found.origin).parent.rglob("*.gguf*"))
+    return files
 
 
 def _dequantise(pieces: list[Path], folder: Path) -> None:

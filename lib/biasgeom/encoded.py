@@ -161,41 +161,49 @@ def polarization_tables(
     rng = np.random.default_rng([seed, 0])
     _, blocks, width = pairs.female.shape
     signs = statistics.group_signs(pairs.words, draws, rng)
-    rows, ratios = [], []
     gendered = np.array([concept.kind == "gendered" for concept in found])
+    names = pd.DataFrame({"concept": [concept.name for concept in found], "kind": [concept.kind for concept in found]})
+    tables, ratios = [], []
     flipped = np.empty((len(found), len(ESTIMATORS), blocks, draws + 1))
     for block in range(blocks):
-        female, male = pairs.female[:, block], pairs.male[:, block]
-        isotropic = direction.isotropic_directions(width, draws, rng)
+        states = [concept.states[:, :, block] for concept in found]
+        random = direction.isotropic_directions(width, draws, rng)
+        isotropic = statistics.band(np.stack([direction.polarizations(s, random) for s in states]))
         for e, estimator in enumerate(ESTIMATORS):
-            vector = direction.contrast_direction(female, male, estimator=estimator)
-            null = direction.sign_flip_directions(female, male, signs, estimator=estimator)
-            directions, weights = _bootstrap(pairs, block, len(found[0].states), estimator, bootstrap, seed)
-            values = np.empty((len(found), bootstrap + 1))  # the resampled ones, and the observed one last
-            for c, concept in enumerate(found):
-                states = concept.states[:, :, block]
-                observed = direction.latent_polarization(states, vector)
-                values[c] = [*direction.bootstrap_polarizations(states, directions, weights), observed]
-                low, high = statistics.normal_interval(observed, values[c, :-1])
-                flipped[c, e, block] = [*direction.polarizations(states, null), observed]
-                bands = {
-                    "isotropic": statistics.band(direction.polarizations(states, isotropic)),
-                    "flip": statistics.band(flipped[c, e, block]),
-                }
-                row = {"concept": concept.name, "kind": concept.kind, "block": block, "estimator": estimator}
-                row |= {"s_latent": observed, "low": low, "high": high}
-                row |= {
-                    f"{n}_{s}": q
-                    for n, quantiles in bands.items()
-                    for s, q in zip(("low", "high"), quantiles, strict=True)
-                }
-                rows.append(row)
-            log = np.log(values[gendered].mean(axis=0) / values[~gendered].mean(axis=0))
-            low, high = statistics.normal_interval(log[-1], log[:-1])
-            row = {"block": block, "estimator": estimator, "ratio": np.exp(log[-1])}
-            ratios.append(row | {"low": np.exp(low), "high": np.exp(high)})
-    by_block = pd.DataFrame(rows)
+            observed, resampled, null = _replicates(pairs, states, block, estimator, signs, bootstrap, seed)
+            flipped[:, e, block] = np.column_stack([null, observed])
+            low, high = statistics.normal_interval(observed, resampled)
+            row = names.assign(block=block, estimator=estimator, s_latent=observed, low=low, high=high)
+            row[["isotropic_low", "isotropic_high"]] = np.column_stack(isotropic)
+            row[["flip_low", "flip_high"]] = np.column_stack(statistics.band(flipped[:, e, block]))
+            tables.append(row)
+            ratios.append({"block": block, "estimator": estimator} | _ratio(observed, resampled, gendered))
+    by_block = pd.concat(tables, ignore_index=True)
     return by_block, _by_concept(by_block, found, flipped), pd.DataFrame(ratios)
+
+
+def _replicates(
+    pairs: Pairs, states: list[np.ndarray], block: int, estimator: str, signs: np.ndarray, bootstrap: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """S_latent of each concept's states: observed [c], resampled [c, bootstrap], sign-flipped [c, draws]."""
+    female, male = pairs.female[:, block], pairs.male[:, block]
+    vector = direction.contrast_direction(female, male, estimator=estimator)
+    flips = direction.sign_flip_directions(female, male, signs, estimator=estimator)
+    directions, weights = _bootstrap(pairs, block, len(states[0]), estimator, bootstrap, seed)
+    return (
+        np.array([direction.latent_polarization(s, vector) for s in states]),
+        np.stack([direction.bootstrap_polarizations(s, directions, weights) for s in states]),
+        np.stack([direction.polarizations(s, flips) for s in states]),
+    )
+
+
+def _ratio(observed: np.ndarray, resampled: np.ndarray, gendered: np.ndarray) -> dict[str, float]:
+    """Mean of the gendered concepts over mean of the controls, with its interval (normal on the log scale)."""
+    estimate = np.log(observed[gendered].mean() / observed[~gendered].mean())
+    low, high = statistics.normal_interval(
+        estimate, np.log(resampled[gendered].mean(axis=0) / resampled[~gendered].mean(axis=0))
+    )
+    return {"ratio": float(np.exp(estimate)), "low": float(np.exp(low)), "high": float(np.exp(high))}
 
 
 def _by_concept(by_block: pd.DataFrame, found: list[Concept], flipped: np.ndarray) -> pd.DataFrame:

@@ -104,8 +104,8 @@ def lines_with_bands(
                 )
             axis.plot(points[x], points[value], color=colour, lw=1.8, label=curve)
             axis.fill_between(points[x], points[low], points[high], color=colour, alpha=0.15, lw=0)
-            for edge in (low, high):
-                axis.plot(points[x], points[edge], color=colour, lw=0.6, ls="--")
+            for edge, text in ((low, f"{curve}: 95 % interval"), (high, None)):
+                axis.plot(points[x], points[edge], color=colour, lw=0.6, ls="--", label=text)
         if mark is not None:
             axis.axvline(mark, color="black", lw=0.9, ls=":")
         axis.set_title(name, fontsize="medium", fontweight="bold")
@@ -139,9 +139,10 @@ def curves(
     )
     colours = dict(zip(table[line].unique(), (ORANGE, BLUE, GREEN), strict=False))
     for axis, (column, title) in zip(axes.flat, panels.items(), strict=False):
-        for name, points in table.groupby(line, sort=False):
+        for i, (name, points) in enumerate(table.groupby(line, sort=False)):
             known = points.dropna(subset=[column])
-            axis.plot(known[x], known[column], color=colours[name], label=name)
+            # The later curve is thin and dashed, so that one which it hides shows through.
+            axis.plot(known[x], known[column], color=colours[name], label=name, lw=3 - 1.2 * i, ls=("-", "--", ":")[i])
         if column in shares:
             axis.axhline(0.5, color="black", lw=0.9, ls=":")
             axis.set_ylim(0, 1.04)

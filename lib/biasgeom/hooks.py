@@ -111,14 +111,16 @@ def steer(
     Raises
     ------
     ValueError
-        Other positions, a strength that is not finite, or what :func:`ablate` refuses. Within the pass: no 2-D
-        attention mask to read positions from, or a tensor of another number of rows.
+        Other positions, a strength that is not finite or overflows, or what :func:`ablate` refuses. Within the pass:
+        no 2-D attention mask to read positions from, or a tensor of another number of rows.
     """
     if not (isinstance(positions, torch.Tensor) or positions in ("last", "all")):
         raise ValueError(f"positions must be 'last', 'all' or a tensor of row positions, not {positions!r}")
     if not np.isfinite(alpha):
         raise ValueError(f"alpha must be finite, not {alpha}")
     step = alpha * _vector(lm, direction, block)
+    if not torch.isfinite(step).all():
+        raise ValueError(f"alpha {alpha} times the direction is beyond what {step.dtype} holds")
     start = positions.tolist() if isinstance(positions, torch.Tensor) else None
 
     with _layout(lm) as layout:

@@ -162,6 +162,16 @@ def full_name(name: str, revision: str | None = None, adapter: str | None = None
     return name + (f"@{revision}" if revision else "") + (f"+{adapter}" if adapter else "")
 
 
+def require(name: str, *, revision: str | None = None, adapter: str | None = None) -> None:
+    """Raise ``ModelNotAvailable`` in seconds if :func:`load` could not find the model; nothing is loaded or kept."""
+    if name in EMBEDDED and not revision:
+        embedded.pieces(name)
+    else:
+        _find(name, revision)
+    if adapter:
+        _find_adapter(adapter)
+
+
 def load(
     name: str,
     *,
@@ -258,9 +268,8 @@ def _find(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
     )
 
 
-def _with_adapter(model: PreTrainedModel, adapter: str) -> tuple[nn.Module, str | None]:
-    from peft import PeftConfig, PeftModel
-
+def _find_adapter(adapter: str) -> tuple[str, str | None]:
+    """The folder or hub id of an adapter, and its commit."""
     place, commit = str(Path(adapter).expanduser()), None
     if not Path(place).is_dir():
         if not hub.ID.fullmatch(adapter):
@@ -268,6 +277,13 @@ def _with_adapter(model: PreTrainedModel, adapter: str) -> tuple[nn.Module, str 
         place, commit = hub.find(adapter, None, "adapter_model.safetensors")
     elif not Path(place, "adapter_model.safetensors").exists():
         raise ModelNotAvailable(f"adapter {adapter}: holds no adapter_model.safetensors, and nothing else is read")
+    return place, commit
+
+
+def _with_adapter(model: PreTrainedModel, adapter: str) -> tuple[nn.Module, str | None]:
+    from peft import PeftConfig, PeftModel
+
+    place, commit = _find_adapter(adapter)
     try:
         config = PeftConfig.from_pretrained(place)
     except (OSError, ValueError) as error:

@@ -13,7 +13,7 @@ from biasgeom import data, results, run
 from biasgeom.markdown import table
 
 
-def generate(notebooks: list[str], folder: Path) -> None:
+def generate(model: str, notebooks: list[str], folder: Path) -> None:
     """Write the fragments that the book's pages include: parameters, runs, coverage, inconsistencies."""
     folder.mkdir(parents=True, exist_ok=True)
     stated = []
@@ -32,7 +32,7 @@ def generate(notebooks: list[str], folder: Path) -> None:
         stated.append(table(frame, markup=("parameter", "default")))
     (folder / "parameters.md").write_text("\n".join(stated))
 
-    done = [info for info in results.runs() if info["notebook"] in notebooks]
+    done = [info for info in results.runs() if (info["model"], info["notebook"]) in {(model, n) for n in notebooks}]
     frame = pd.DataFrame(
         {
             "model": [info["model"] for info in done],
@@ -46,7 +46,7 @@ def generate(notebooks: list[str], folder: Path) -> None:
     (folder / "runs.md").write_text(table(frame))
 
     for paper, rows in data.items().groupby("paper", sort=False):
-        where = [f"{{ref}}`{label}`" if label else "" for label in rows["label"]]
+        where = [f"{{numref}}`{label}`" if label else "" for label in rows["label"]]
         frame = rows[["item", "title", "status", "reason"]].assign(where=where)
         (folder / f"items_{paper}.md").write_text(table(frame, markup=("where",)))
     for paper, rows in data.published("inconsistencies").groupby("paper", sort=False):
@@ -80,7 +80,7 @@ def build(model: str, notebooks: list[str]) -> Path:
     """
     root = data.root()
     html = root / "_build" / "html"
-    generate(notebooks, root / "results" / "pages")
+    generate(model, notebooks, root / "results" / "pages")
     contents(model, notebooks, root / "_build" / "_toc.yml")
     # Sphinx reports a page's warnings only when it reads the page: an incremental build would hide them.
     for stale in (html, root / "_build" / ".doctrees", root / "_build" / ".jupyter_cache"):
