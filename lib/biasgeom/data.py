@@ -84,6 +84,44 @@ def _fill(template: str, persona: str, entity: str, grammatical: bool) -> str:
     return template.replace("[PERSONA]", persona).replace("[ENTITY]", entity)
 
 
+def realistic_prompts() -> pd.DataFrame:
+    """Prompts of the realistic tasks (gender paper 0.A.2) for every profession: concept, kind, entity, persona, prompt.
+
+    Columns are those of :func:`gender_prompts`, so that the same functions take both: the concept is the task, and the
+    persona is the number of the wording. A profession gets *a* or *an*, as in the paper's table 4.
+    """
+    wordings = _table("gender/realistic.csv", ["task", "wording", "template"], ["template"])
+    if (without := ~wordings["template"].str.contains("[PROFESSION]", regex=False)).any():
+        raise ValueError(f"the template {wordings.loc[without.idxmax(), 'template']!r} has no [PROFESSION]")
+    table = concepts()
+    professions = table.loc[table["concept"] == "Professions", ["entity"]]
+    rows = wordings.merge(professions, how="cross").rename(columns={"task": "concept", "wording": "persona"})
+    rows["prompt"] = [
+        template.replace("[PROFESSION]", f"{'an' if entity.startswith(VOWELS) else 'a'} {entity}")
+        for template, entity in zip(rows["template"], rows["entity"], strict=True)
+    ]
+    return rows.assign(kind="gendered")[["concept", "kind", "entity", "persona", "prompt"]]
+
+
+def instruction() -> str:
+    """The instruction that is to bring suppressed bias back (gender paper 4.1.2), without a final stop."""
+    return _table("gender/instruction.csv", ["instruction"], ["instruction"])["instruction"].item()
+
+
+def neutral_texts(split: str) -> list[str]:
+    """Sentences of this project without any person.
+
+    Parameters
+    ----------
+    split : {"projection", "likelihood"}
+        For the mean projection that guarded ablation leaves in place, and to measure what an edit costs in likelihood.
+    """
+    table = _table("gender/neutral_texts.csv", ["split", "text"], ["text"])
+    if split not in set(table["split"]):
+        raise ValueError(f"split must be one of {sorted(set(table['split']))}, not {split!r}")
+    return list(table.loc[table["split"] == split, "text"])
+
+
 def contrast_pairs(split: str) -> pd.DataFrame:
     """Contrastive sentences, columns frame, words (such as "woman/man"), female, male.
 

@@ -1,4 +1,4 @@
-"""Prompts become samples and next-token probabilities, under hooks or not.
+"""Prompts become samples, next-token probabilities and likelihoods, under hooks or not; kept in the cache.
 
 Sampling inverts the cumulative distribution with one uniform number a token, drawn from a generator that is seeded by
 the prompt itself and the number of the sample. So a sample does not depend on the batch it was in or on the order of
@@ -7,13 +7,19 @@ can tip a draw that lies on the edge between two tokens).
 """
 
 import hashlib
-from collections.abc import Sequence
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
+from biasgeom import cache, hooks, layout, models
+from biasgeom import prompts as token_batches
 from biasgeom.models import LanguageModel
 from biasgeom.prompts import batches, encode, pad, token_budget
 
@@ -93,13 +99,48 @@ def sample(
             f"need n >= 1, max_new_tokens >= 1, temperature >= 0; got {n}, {max_new_tokens}, {temperature}"
         )
     encoded = encode(lm, prompts, chat=chat, prefill=prefill)
-    items = [(place, k) for place in range(len(prompts)) for k in range(n)]
+
+    def compute() -> np.ndarray:
+        samples = _sampled(lm, encoded, n, max_new_tokens, temperature, seed, rows)
+        return np.frombuffer(json.dumps(samples).encode(), dtype=np.uint8)
+
+    what = ["sample", n, max_new_tokens, temperature, seed, rows]
+    stored = _kept(lm, compute, tokens=encoded, what=what)
+    return json.loads(stored.tobytes())
+
+
+def _kept(lm: LanguageModel, compute: Callable[[], np.ndarray], **asked: Any) -> np.ndarray:
+    """From the cache, under a key that names everything the value depends on; past it under hooks that are not ours."""
+    hooks.require_evaluation(lm)
+    if hooks.foreign(lm):
+        return compute()
+    key = cache.digest(
+        code=cache.source_digest(models, token_batches, layout, hooks, sys.modules[__name__]),
+        versions=[torch.__version__, transformers.__version__],
+        model=lm.fingerprint(),
+        device=lm.device.type,
+        interventions=lm.interventions,
+        **asked,
+    )
+    return cache.array(key, compute)
+
+
+def _sampled(
+    lm: LanguageModel,
+    encoded: list[list[int]],
+    n: int,
+    max_new_tokens: int,
+    temperature: float,
+    seed: int,
+    rows: int | None,
+) -> list[list[str]]:
+    items = [(place, k) for place in range(len(encoded)) for k in range(n)]
     if rows is None:
         longest = max(map(len, encoded)) + max_new_tokens
         rows = CPU_ROWS if lm.device.type == "cpu" else max(1, token_budget(lm) // longest)
     # Similar lengths together: less padding. Stable, so equal prompts stay side by side.
     items.sort(key=lambda item: len(encoded[item[0]]))
-    samples: list[list[str]] = [[""] * n for _ in prompts]
+    samples: list[list[str]] = [[""] * n for _ in encoded]
     with tqdm(total=len(items), desc=f"{lm.name}: samples", unit="sample", leave=False) as bar:
         for start in range(0, len(items), rows):
             chosen = items[start : start + rows]
@@ -183,12 +224,64 @@ def next_token_probabilities(
     array [n, vocabulary] or [n, tokens], float32
     """
     encoded = encode(lm, texts, chat=chat, prefill=prefill)
-    columns = slice(None) if tokens is None else list(tokens)
+    columns = None if tokens is None else list(tokens)
+    return _kept(
+        lm,
+        lambda: _next_token_probabilities(lm, encoded, columns, budget),
+        tokens=encoded,
+        what=["next token", columns, budget],
+    )
+
+
+def _next_token_probabilities(
+    lm: LanguageModel, encoded: list[list[int]], columns: list[int] | None, budget: int | None
+) -> np.ndarray:
     result: np.ndarray | None = None
     for batch in batches(lm, encoded, budget=budget, side="left"):
         logits = lm.model(**batch.inputs(), use_cache=False, logits_to_keep=1).logits[:, -1].float()
         _check_finite(lm, logits, batch.rows)
-        kept = torch.softmax(logits, dim=-1)[:, columns].cpu().numpy()
+        kept = torch.softmax(logits, dim=-1)[:, slice(None) if columns is None else columns].cpu().numpy()
         result = np.empty((len(encoded), kept.shape[1]), dtype=np.float32) if result is None else result
         result[batch.rows] = kept
     return result
+
+
+@torch.inference_mode()
+def negative_log_likelihood(
+    lm: LanguageModel, texts: Sequence[str], *, budget: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """How well the model predicts each text, token by token: what an edit of the stream costs in plain text.
+
+    Parameters
+    ----------
+    texts : list of str, length n
+
+    Returns
+    -------
+    nats : array [n], float64
+        Sum of −log p over the text's tokens but its first, which has no context.
+    tokens : integer array [n]
+        How many were summed; the mean over a corpus is ``nats.sum() / tokens.sum()``.
+
+    Raises
+    ------
+    ValueError
+        A text of a single token: it has nothing to predict.
+    """
+    encoded = encode(lm, texts)
+    short = next((place for place, ids in enumerate(encoded) if len(ids) < 2), None)
+    if short is not None:
+        raise ValueError(f"text {short} is a single token: nothing in it is predicted")
+    nats = _kept(lm, lambda: _nats(lm, encoded, budget), tokens=encoded, what=["likelihood", budget])
+    return nats, np.array([len(ids) - 1 for ids in encoded])
+
+
+def _nats(lm: LanguageModel, encoded: list[list[int]], budget: int | None) -> np.ndarray:
+    nats = np.empty(len(encoded))
+    for batch in batches(lm, encoded, budget=budget):
+        logits = lm.model(**batch.inputs(), use_cache=False).logits[:, :-1].float()
+        _check_finite(lm, logits.flatten(0, 1)[batch.attention_mask[:, 1:].flatten().bool()], batch.rows)
+        chosen = torch.log_softmax(logits, dim=-1).gather(-1, batch.input_ids[:, 1:, None])[..., 0]
+        kept = batch.attention_mask[:, 1:].bool()
+        nats[batch.rows] = -chosen.double().masked_fill(~kept, 0).sum(1).cpu().numpy()
+    return nats

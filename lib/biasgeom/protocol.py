@@ -1,0 +1,132 @@
+"""The gender paper's protocol: in each condition the same neutral prompts are read and continued (3.1, 4.1).
+
+A condition is a model and what stands before the prompt. States, samples and the proxy of one condition thus come from
+identical texts, which is what makes encoded and expressed bias comparable.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from biasgeom import activations, alignment, data, encoded, expressed, generation, proxy
+from biasgeom.encoded import Concept, Pairs
+from biasgeom.models import LanguageModel
+
+BEFORE, AFTER, AFTER_1950S, BEFORE_1950S = "before", "after", "after, 1950s", "before, 1950s"
+"""Before and after alignment, and both with the 1950s instruction; the last is not in the paper."""
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A model and an instruction.
+
+    Attributes
+    ----------
+    name : str
+    lm : LanguageModel
+    instruction : str
+        Stands on a line of its own before the prompt; empty for none.
+    """
+
+    name: str
+    lm: LanguageModel
+    instruction: str = ""
+
+    def texts(self, prompts: Sequence[str]) -> list[str]:
+        """What the model reads."""
+        return [f"{self.instruction}.\n{prompt}" if self.instruction else prompt for prompt in prompts]
+
+
+def conditions(lm: LanguageModel, recipe: str) -> dict[str, Condition]:
+    """The four conditions; the aligned model is trained unless the cache holds its adapter.
+
+    The paper does not say where the instruction stands. Here it is before the prompt, the end of which is what is read
+    and continued.
+    """
+    aligned, instruction = alignment.aligned(lm, recipe), data.instruction()
+    made = [Condition(BEFORE, lm), Condition(AFTER, aligned)]
+    made += [Condition(AFTER_1950S, aligned, instruction), Condition(BEFORE_1950S, lm, instruction)]
+    return {condition.name: condition for condition in made}
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How completions are sampled; gender paper 4.1.4: 10 a prompt, temperature 0.7, at most 50 tokens."""
+
+    gendered: int
+    control: int
+    tokens: int
+    temperature: float
+    seed: int
+
+
+def completions(condition: Condition, prompts: pd.DataFrame, sampling: Sampling) -> pd.DataFrame:
+    """Sampled completions with their lexical labels.
+
+    Parameters
+    ----------
+    prompts : DataFrame
+        From :func:`biasgeom.data.gender_prompts` or :func:`biasgeom.data.realistic_prompts`.
+
+    Returns
+    -------
+    DataFrame
+        condition, concept, kind, entity, persona, sample, text (prompt and completion, without the instruction), label.
+    """
+    tables = []
+    for kind, count in (("gendered", sampling.gendered), ("control", sampling.control)):
+        rows = prompts[prompts["kind"] == kind]
+        if rows.empty:
+            continue
+        samples = generation.sample(
+            condition.lm,
+            condition.texts(rows["prompt"]),
+            n=count,
+            max_new_tokens=sampling.tokens,
+            temperature=sampling.temperature,
+            seed=sampling.seed,
+        )
+        table = rows.loc[rows.index.repeat(count)].reset_index(drop=True)
+        table["sample"] = np.tile(np.arange(count), len(rows))
+        table["text"] = table.pop("prompt") + pd.Series([text for group in samples for text in group])
+        tables.append(table)
+    found = pd.concat(tables, ignore_index=True)
+    found.insert(0, "condition", condition.name)
+    return found.assign(label=[expressed.gender_of(text) for text in found["text"]])
+
+
+def proxies(condition: Condition, prompts: pd.DataFrame) -> pd.DataFrame:
+    """The next-token proxy by entity.
+
+    Returns
+    -------
+    DataFrame
+        condition, concept, kind, entity, proxy (mean over personas).
+    """
+    found = proxy.next_token_bias(condition.lm, condition.texts(prompts["prompt"]))
+    table = prompts.reset_index(drop=True).assign(proxy=found["proxy"])
+    table = table.groupby(["concept", "kind", "entity"], sort=False, as_index=False)["proxy"].mean()
+    table.insert(0, "condition", condition.name)
+    return table
+
+
+def proxy_polarizations(table: pd.DataFrame) -> pd.DataFrame:
+    """Bias_pol(c) of :func:`proxies`, with mean_bias: one row a concept and whatever other keys the table has."""
+    keys = [column for column in table if column not in ("entity", "proxy")]
+    grouped = table.groupby(keys, sort=False)["proxy"]
+    found = grouped.agg(mean_bias="mean", bias_pol=lambda bias: expressed.polarization(bias.to_numpy()))
+    return found.reset_index()
+
+
+def pair_states(lm: LanguageModel, split: str) -> Pairs:
+    """Last-token states of a split of the contrastive pairs at all blocks; always without instruction."""
+    pairs = data.contrast_pairs(split)
+    female, male = (activations.last_token_states(lm, list(pairs[side])) for side in ("female", "male"))
+    return Pairs(female, male, pairs["words"].to_numpy())
+
+
+def concept_states(lm: LanguageModel, prompts: pd.DataFrame) -> list[Concept]:
+    """Last-token states of the prompts at all blocks, by concept."""
+    return encoded.concepts(prompts, activations.last_token_states(lm, list(prompts["prompt"])))
