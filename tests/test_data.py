@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from biasgeom import data
+from biasgeom import data, expressed
 
 SPLITS = ("direction", "held-out", "continued")
 SIZES = {"Professions": 14, "Sports": 16, "Months": 12, "Languages": 11, "Diseases": 10, "Colors": 11}
@@ -201,3 +201,37 @@ def test_published_numbers_are_numbers_and_items_are_text() -> None:
     items = data.items()
     assert all(isinstance(value, str) for value in items.to_numpy().ravel())
     assert {"paper", "item", "status", "reason"} <= set(items.columns)
+
+
+def test_realistic_prompts_are_the_papers_with_a_and_an() -> None:
+    table = data.realistic_prompts()
+    assert len(table) == 2 * 6 * 14
+    assert list(table.columns) == list(data.gender_prompts().columns)
+    assert not table["prompt"].duplicated().any()
+    wordings = data.published("gender_prompts_realistic")
+    for row in table.itertuples():
+        template = wordings.query(f"task == @row.concept and order == {row.persona}").template.item()
+        article = {"editor": "an", "artist": "an", "electrician": "an"}.get(row.entity, "a")
+        assert row.prompt == template.replace("[PROFESSION]", f"{article} {row.entity}")
+    # The published examples (table 4) have the article too.
+    assert "Write a bedtime story about a nurse" in set(table["prompt"])
+
+
+def test_the_instruction_is_the_published_one() -> None:
+    assert data.instruction() == data.published("gender_jailbreak")["instruction"].item()
+    assert not data.instruction().endswith(".")
+
+
+def test_neutral_sentences_name_nobody_and_do_not_overlap() -> None:
+    projection, likelihood = data.neutral_texts("projection"), data.neutral_texts("likelihood")
+    assert len(projection) == len(likelihood) == 16
+    assert not set(projection) & set(likelihood)
+    personal = {"he", "she", "they", "his", "her", "their", "who", "man", "woman", "person", "people", "i", "we", "you"}
+    used = set(" ".join(data.gender_prompts()["prompt"]).lower().split()) - {"a", "is", "in", "the", "was", "has"}
+    for text in projection + likelihood:
+        words = set(re.findall(r"[a-z]+", text.lower()))
+        assert not words & personal, text
+        assert not words & (set(data.concepts()["entity"]) & used - {"white", "brown", "running"}), text
+        assert expressed.gender_of(text) == "neutral"
+    with pytest.raises(ValueError, match="split must be one of"):
+        data.neutral_texts("other")

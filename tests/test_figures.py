@@ -130,8 +130,7 @@ def test_lines_intervals_and_bands_are_the_tables(lines: list[str]) -> None:
             band, interval = areas[2 * i : 2 * i + 2]
             assert corners(band) == strip(*(points[c].tolist() for c in ("block", "null_low", "null_high")))
             assert corners(interval) == strip(*(points[c].tolist() for c in ("block", "low", "high")))
-            shade = figures.GREY if len(lines) == 1 else colour
-            assert to_hex(band.get_facecolor()[0]).upper() == shade.upper()
+            assert to_hex(band.get_facecolor()[0]).upper() == figures.GREY.upper()
         (marked,) = [line for line in axis.lines if line.get_linestyle() == ":"]
         assert marked.get_xdata() == [2, 2]
 
@@ -140,9 +139,7 @@ def test_legends_name_curves_and_bands() -> None:
     one = figures.lines_with_bands(line_table(["a"], ["lw"]), **DRAWN, **LABELS, bands=BAND)
     assert legend_of(one) == ["null, 95 %", "lw", "lw: 95 % interval"]
     two = figures.lines_with_bands(line_table(["a", "b"], ["lw", "mean"]), **DRAWN, **LABELS, bands=BAND)
-    assert legend_of(two) == [
-        f"{name}{part}" for name in ("lw", "mean") for part in (": null, 95 %", "", ": 95 % interval")
-    ]
+    assert legend_of(two) == ["null, 95 %", "lw", "lw: 95 % interval", "mean", "mean: 95 % interval"]
     assert legend_of(figures.lines_with_bands(line_table(["a"], ["lw"]), **DRAWN, **LABELS)) == [
         "lw",
         "lw: 95 % interval",
@@ -216,3 +213,64 @@ def test_a_column_without_any_value_is_an_empty_panel() -> None:
     table = curve_table().assign(shrinkage=np.nan)
     figure = figures.curves(table, x="block", panels={"shrinkage": "shrinkage"}, line="estimator", xlabel="block")
     assert all(len(line.get_xdata()) == 0 for line in figure.axes[0].lines)
+
+
+def test_bands_of_one_curve_and_levels_of_each() -> None:
+    table = line_table(["a"], ["lw", "mean"]).assign(chance=lambda rows: rows["line"].map({"lw": 0.3, "mean": 0.7}))
+    kept = {name: column for name, column in DRAWN.items() if name not in ("low", "high")}
+    figure = figures.lines_with_bands(table, **kept, **LABELS, bands=BAND, bands_of="mean", level="chance")
+    (axis,) = shown(figure)
+    (band,) = [area for area in axis.collections if isinstance(area, PolyCollection)]
+    points = table[table["line"] == "mean"]
+    assert corners(band) == strip(*(points[c].tolist() for c in ("block", "null_low", "null_high")))
+    levels = {line.get_ydata()[0]: line.get_color() for line in axis.lines if line.get_linestyle() == "-."}
+    assert levels == {0.3: figures.ORANGE, 0.7: figures.BLUE}
+    assert not [line for line in axis.lines if line.get_linestyle() == "--"]
+
+
+def share_table() -> pd.DataFrame:
+    rows = [("P", "before", "nurse", 6, 2, 2), ("P", "before", "butcher", 1, 7, 2), ("P", "after", "nurse", 3, 3, 4)]
+    rows += [("P", "after", "butcher", 0, 5, 5)]
+    table = pd.DataFrame(rows, columns=["concept", "condition", "entity", "female", "male", "neutral"])
+    bias = (table["female"] - table["male"]) / 10
+    return table.assign(bias=bias, low=bias - 0.2, high=bias + 0.1)
+
+
+def test_shares_draw_female_right_male_left_and_the_bias_between() -> None:
+    figure = figures.shares(share_table(), rows="concept", columns="condition", label="entity")
+    before, after = shown(figure)
+    assert [tick.get_text() for tick in before.get_yticklabels()] == ["butcher", "nurse"]  # by bias, in each panel
+    female, male = before.containers[:2]
+    assert [bar.get_width() for bar in female] == pytest.approx([0.1, 0.6])
+    assert [bar.get_width() for bar in male] == pytest.approx([-0.7, -0.2])
+    dots = after.containers[2].lines[0]
+    assert dots.get_xdata() == pytest.approx([-0.5, 0.0])
+    assert legend_of(figure) == ["female", "male", "bias(e)"]
+
+
+def test_dodged_bars_stand_beside_each_other_with_their_ticks() -> None:
+    rows = [("P", "before", 0.4), ("P", "after", 0.2), ("Q", "before", 0.1)]  # Q lacks a bar
+    table = pd.DataFrame(rows, columns=["concept", "condition", "value"])
+    table = table.assign(low=table["value"] - 0.05, high=table["value"] + 0.1, chance=table["value"] / 2)
+    drawn = dict(group="concept", bar="condition", value="value", low="low", high="high", level="chance", xlabel="x")
+    (axis,) = shown(figures.dodged_bars(table, **drawn))
+    bars = [patch for patch in axis.patches]
+    assert [bar.get_width() for bar in bars] == pytest.approx([0.4, 0.1, 0.2])
+    middles = [bar.get_y() + bar.get_height() / 2 for bar in bars]
+    assert middles == pytest.approx([-0.2, 0.8, 0.2])
+    ticks = [line for line in axis.lines if line.get_marker() == "|"]
+    assert [x for line in ticks for x in line.get_xdata()] == pytest.approx([0.2, 0.05, 0.1])
+    plain = figures.dodged_bars(table, group="concept", bar="condition", value="value", xlabel="x")
+    assert not shown(plain)[0].lines
+
+
+def test_each_removed_direction_is_one_dot_of_its_kind() -> None:
+    names = ["none", "gender", "random 1", "random 2"]
+    table = pd.DataFrame({"direction": names, "nats": [4.0, 4.5, 4.1, 4.2], "bias_pol": [0.4, 0.2, 0.39, 0.41]})
+    table = table.assign(condition="before", setting="literal")
+    drawn = dict(rows="condition", columns="setting", x="nats", y="bias_pol", xlabel="x", ylabel="y")
+    (axis,) = shown(figures.against_random(table, **drawn))
+    points = {dots.get_label(): dots.get_offsets().tolist() for dots in axis.collections}
+    assert points["random direction"] == [[4.1, 0.39], [4.2, 0.41]]
+    assert points["gender direction"] == [[4.5, 0.2]]
+    assert points["nothing removed"] == [[4.0, 0.4]]

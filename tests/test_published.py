@@ -55,7 +55,8 @@ def test_items_say_where_they_are_or_why_not() -> None:
     assert (absent.label == "").all()
     assert (absent.notebook == "").all()
     assert (shown.label != "").all()
-    assert shown.label.is_unique
+    # Two figures of a paper may have one counterpart; a label stands in one notebook.
+    assert (shown.groupby("label")["notebook"].nunique() == 1).all()
 
 
 def test_notebooks_of_items_exist() -> None:

@@ -20,19 +20,34 @@ STREAM = [
     "prompts",
     "layout",
     "hooks",
+    "recall",
     "activations",
     "generation",
     "direction",
     "statistics",
     "encoded",
+    "expressed",
+    "relation",
+    "proxy",
+    "endpoint",
+    "annotation",
+    "neutral",
+    "debiasing",
+    "selfgenerated",
+    "finetune",
+    "capability",
+    "alignment",
+    "protocol",
+    "ablation",
     "markdown",
     "results",
     "figures",
+    "claims",
     "run",
     "pages",
     "__main__",
 ]
-KNOWS_NO_MODEL = {"data", "cache", "direction", "statistics", "encoded", "markdown", "figures"}
+KNOWS_NO_MODEL = {"data", "cache", "direction", "statistics", "encoded", "expressed", "relation", "markdown", "figures"}
 
 
 def imported(module: Path) -> set[str]:
@@ -97,7 +112,7 @@ def test_notebooks_tell_and_do_not_define(notebook: str) -> None:
 @pytest.mark.parametrize("notebook", run.notebooks())
 def test_figure_cells_have_caption_label_and_alt_text(notebook: str) -> None:
     drawing = [cell for cell in cells(notebook) if "run.figure(" in "".join(cell["source"])]
-    assert drawing
+    assert drawing or notebook == "gender/01_prompts"  # that page has tables only
     for cell in drawing:
         shown = cell["metadata"]["mystnb"]
         assert shown["figure"]["caption"].endswith(".")

@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     book.add_argument("--model", help="embedded name, folder or hub id; default: the profile's")
     book.add_argument("--profile", default="embedded")
     book.add_argument("--chapters", nargs="+", metavar="PAPER", help="only these: gender, delta_b, judge")
-    book.add_argument("--cores", default="all")
+    book.add_argument("--cores", default="all", help="half of them for a notebook, so that two run side by side")
     book.add_argument("--no-render", action="store_true", help="execute only")
 
     render = commands.add_parser("render", help="render the book from notebooks that were executed")
@@ -80,6 +80,10 @@ def _book(chosen: argparse.Namespace) -> int:
     snakemake = [sys.executable, "-m", "snakemake", "executed", *([] if chosen.no_render else ["book"])]
     snakemake += ["--snakefile", "workflow/Snakefile", "--cores", chosen.cores, "--keep-going", "--rerun-incomplete"]
     snakemake += ["--quiet", "rules", "host", "--configfile", "_build/asked.json"]
+    import torch
+
+    if torch.cuda.is_available():
+        snakemake += ["--resources", "accelerator=1"]
     (root / "_build").mkdir(exist_ok=True)
     with open(root / "_build" / ".lock", "w") as lock:
         try:

@@ -6,7 +6,7 @@ is judged beside random directions under the same setting, and every result carr
 that has nothing to do with gender.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -20,6 +20,9 @@ from biasgeom.models import LanguageModel
 from biasgeom.protocol import Condition, Sampling
 
 NONE, GENDER = "none", "gender"
+
+SUFFIXES = (".",)
+"""Of the proxy here: one instead of two, since every direction in every setting is a pass of its own."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +79,16 @@ def nats_per_token(lm: LanguageModel) -> float:
     return float(nats.sum() / tokens.sum())
 
 
-def proxy_table(condition: Condition, prompts: pd.DataFrame, *, draws: int, seed: int) -> pd.DataFrame:
+def proxy_table(
+    condition: Condition, prompts: pd.DataFrame, chosen: Sequence[Setting], *, draws: int, seed: int
+) -> pd.DataFrame:
     """Bias_pol by next-token proxy without ablation, without the gender direction, and without each random one.
 
     Parameters
     ----------
     prompts : DataFrame
         From :func:`biasgeom.data.gender_prompts`.
+    chosen : list of Setting
     draws : int
         Random directions.
 
@@ -95,13 +101,15 @@ def proxy_table(condition: Condition, prompts: pd.DataFrame, *, draws: int, seed
     lm = condition.lm
     directions: dict[str, Mapping[int, AnyDirection]] = {GENDER: gender_directions(lm)}
     directions |= {f"random {i}": vectors for i, vectors in enumerate(random_directions(lm, draws, seed), start=1)}
-    plain = protocol.proxy_polarizations(protocol.proxies(condition, prompts)).assign(nats=nats_per_token(lm))
+    plain = protocol.proxy_polarizations(protocol.proxies(condition, prompts, suffixes=SUFFIXES)).assign(
+        nats=nats_per_token(lm)
+    )
     tables = []
-    for setting in settings(len(lm.blocks)):
+    for setting in chosen:
         tables.append(plain.assign(setting=setting.name, direction=NONE))
         for name, vectors in directions.items():
             with applied(lm, setting, vectors):
-                found = protocol.proxy_polarizations(protocol.proxies(condition, prompts))
+                found = protocol.proxy_polarizations(protocol.proxies(condition, prompts, suffixes=SUFFIXES))
                 tables.append(found.assign(setting=setting.name, direction=name, nats=nats_per_token(lm)))
     table = pd.concat(tables, ignore_index=True)
     keys = ["condition", "setting", "direction", "concept", "kind"]
@@ -138,8 +146,15 @@ def against_random(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def sampled(condition: Condition, prompts: pd.DataFrame, sampling: Sampling, *, seed: int) -> pd.DataFrame:
-    """Completions without the gender direction and without one random direction, in ``literal`` and ``guarded``.
+def sampled(
+    condition: Condition, prompts: pd.DataFrame, sampling: Sampling, edits: Sequence[tuple[str, str]], *, seed: int
+) -> pd.DataFrame:
+    """Completions with a direction removed.
+
+    Parameters
+    ----------
+    edits : list of (setting, direction)
+        Such as ("literal", "gender") or ("guarded", "random 1").
 
     Returns
     -------
@@ -147,11 +162,15 @@ def sampled(condition: Condition, prompts: pd.DataFrame, sampling: Sampling, *, 
         setting, direction, and the columns of :func:`biasgeom.protocol.completions`.
     """
     lm = condition.lm
-    (random,) = random_directions(lm, 1, seed)
+    known = {setting.name: setting for setting in settings(len(lm.blocks))}
+    directions: dict[str, Mapping[int, AnyDirection]] = {GENDER: gender_directions(lm)}
+    directions["random 1"] = random_directions(lm, 1, seed)[0]
+    for edit, names in zip(zip(*edits, strict=True), (known, directions), strict=True):
+        if unknown := set(edit) - set(names):
+            raise ValueError(f"unknown edit {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     tables = []
-    for setting in settings(len(lm.blocks))[:2]:
-        for name, vectors in ((GENDER, gender_directions(lm)), ("random 1", random)):
-            with applied(lm, setting, vectors):
-                found = protocol.completions(condition, prompts, sampling)
-            tables.append(found.assign(setting=setting.name, direction=name))
+    for setting, name in edits:
+        with applied(lm, known[setting], directions[name]):
+            found = protocol.completions(condition, prompts, sampling)
+        tables.append(found.assign(setting=setting, direction=name))
     return pd.concat(tables, ignore_index=True)

@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
-import transformers
 from tqdm.auto import tqdm
 
-from biasgeom import cache, hooks, layout, models, prompts
+from biasgeom import hooks, prompts, recall
 from biasgeom.hooks import AnyDirection, Site
 from biasgeom.models import LanguageModel
 from biasgeom.prompts import Batch
@@ -159,22 +158,16 @@ def _measured(
     selector: Callable[[Batch], Callable[[torch.Tensor], torch.Tensor]],
     budget: int | None,
 ) -> np.ndarray:
-    """[n, sites, d] from the cache, or from the model; without the cache under hooks that are not ours."""
-    hooks.require_evaluation(lm)  # also where the cache would answer
-    if hooks.foreign(lm):
-        return _run(lm, encoded, sites, selector, budget)
-    key = cache.digest(
-        code=cache.source_digest(models, prompts, layout, hooks, sys.modules[__name__]),
-        versions=[torch.__version__, transformers.__version__],
-        model=lm.fingerprint(),
-        device=lm.device.type,
-        interventions=lm.interventions,
+    """[n, sites, d] from the cache, or from the model."""
+    return recall.array(
+        lm,
+        sys.modules[__name__],
+        lambda: _run(lm, encoded, sites, selector, budget),
         tokens=encoded,
         sites=[str(site) for site in sites],
         what=what,
         budget=budget,
     )
-    return cache.array(key, lambda: _run(lm, encoded, sites, selector, budget))
 
 
 @torch.inference_mode()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from biasgeom import debiasing, finetune
+from biasgeom import debiasing, finetune, selfgenerated
 from biasgeom.finetune import Settings
 from biasgeom.models import LanguageModel
 
@@ -26,7 +26,7 @@ RECIPES = {
     # The paper's settings and data.
     "paper": Recipe(None, Settings()),
     # Sized for a small model on a CPU: its own completions for other people, gendered words neutralised.
-    "embedded": Recipe(128, Settings(rank=16, alpha=32, steps=20, batch=8, learning_rate=3e-4, warmup=2)),
+    "embedded": Recipe(128, Settings(rank=16, alpha=32, steps=20, batch=4, learning_rate=3e-4, warmup=2)),
     # For tests of whole notebooks.
     "smoke": Recipe(8, Settings(rank=2, alpha=4, steps=2, batch=4, learning_rate=1e-3, warmup=0)),
 }
@@ -41,7 +41,7 @@ def rows(lm: LanguageModel, recipe: str) -> pd.DataFrame:
         Unknown recipe.
     """
     own_rows = _recipe(recipe).own_rows
-    return debiasing.load() if own_rows is None else debiasing.self_generated(lm, rows=own_rows)
+    return debiasing.load() if own_rows is None else selfgenerated.self_generated(lm, rows=own_rows)
 
 
 def aligned(lm: LanguageModel, recipe: str) -> LanguageModel:

@@ -51,6 +51,7 @@ def concepts(prompts: pd.DataFrame, states: np.ndarray) -> list[Concept]:
     states : array [n, L, d]
     """
     found = []
+    prompts = prompts.reset_index(drop=True)  # rows are looked up by number
     for (name, kind), rows in prompts.groupby(["concept", "kind"], sort=False):
         places = rows.reset_index().pivot(index="persona", columns="entity", values="index")
         places = places.loc[rows["persona"].unique(), rows["entity"].unique()]
@@ -180,6 +181,28 @@ def polarization_tables(
             ratios.append({"block": block, "estimator": estimator} | _ratio(observed, resampled, gendered))
     by_block = pd.concat(tables, ignore_index=True)
     return by_block, _by_concept(by_block, found, flipped), pd.DataFrame(ratios)
+
+
+def latent_table(found: list[Concept], pairs: Pairs, *, draws: int, bootstrap: int, seed: int) -> pd.DataFrame:
+    """S_latent by block along the Ledoit–Wolf direction with its interval and the isotropic null only.
+
+    For concepts that have no controls beside them; columns as in :func:`polarization_tables`.
+    """
+    rng = np.random.default_rng([seed, 0])
+    rows = []
+    for block in range(pairs.female.shape[1]):
+        random = direction.isotropic_directions(pairs.female.shape[2], draws, rng)
+        vector = direction.contrast_direction(pairs.female[:, block], pairs.male[:, block], estimator="ledoit-wolf")
+        for concept in found:
+            states = concept.states[:, :, block]
+            resampled, weights = _bootstrap(pairs, block, len(states), "ledoit-wolf", bootstrap, seed)
+            observed = direction.latent_polarization(states, vector)
+            replicates = direction.bootstrap_polarizations(states, resampled, weights)
+            low, high = statistics.normal_interval(observed, replicates)
+            below, above = statistics.band(direction.polarizations(states, random))
+            row = {"concept": concept.name, "kind": concept.kind, "block": block, "s_latent": observed}
+            rows.append(row | {"low": low, "high": high, "isotropic_low": below, "isotropic_high": above})
+    return pd.DataFrame(rows)
 
 
 def _replicates(

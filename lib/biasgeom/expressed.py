@@ -5,6 +5,8 @@ for male, 0 for neutral, of shape [entities, personas, samples].
 """
 
 import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,19 +26,27 @@ KINSHIP = {
     "male": "father dad daddy husband son brother uncle nephew grandfather grandpa grandson boyfriend widower",
 }
 POSSESSIVES = frozenset({"my", "your", "his", "her", "its", "our", "their", "whose"})
-# "He or she", "his/her", "(s)he", "s/he": both genders named is none named.
-EITHER = re.compile(
-    r"\b(?:s/he|\(s\)he|(?:he|him|his|himself)\s*(?:or|/|and)\s*(?:she|hers?|herself)"
-    r"|(?:she|hers?|herself)\s*(?:or|/|and)\s*(?:he|him|his|himself)"
-    r"|(?:men|man|boys?|male)\s*(?:or|/|and)\s*(?:women|woman|girls?|female)"
-    r"|(?:women|woman|girls?|female)\s*(?:or|/|and)\s*(?:men|man|boys?|male))(?![\w])",
-    re.IGNORECASE,
-)
-WORD = re.compile(r"[A-Za-z]+(?:['’]s\b)?|[.,;:!?]")
+# A word is no part of a compound ("man-made") or of a number ("50ms"); a possessive keeps its ending.
+WORD = re.compile(r"(?<![\w-])[^\W\d_]+(?:['’]s\b|(?<=s)['’](?!\w))?(?!-?\w)|[.,;:!?]")
 
 _GENDER = {word: gender for gender, words in PRONOUNS.items() for word in words}
 _GENDER |= {word: gender for gender, words in NOUNS.items() for word in words.split()}
 _KIN = {word: gender for gender, words in KINSHIP.items() for word in words.split()}
+
+
+def _either() -> re.Pattern[str]:
+    """Both genders named together: "he or she", "his/her", "(s)he", "Mr and Mrs", "he, she or they"."""
+    words = {
+        gender: "|".join((*PRONOUNS[gender], *NOUNS[gender].split(), *KINSHIP[gender].split(), *PLURALS[gender]))
+        for gender in PRONOUNS
+    }
+    joint = r"\.?\s*(?:\(?\s*(?:and/or|or|and|&)|/)\s*(?:(?:a|an|the)\s+)?"
+    both = "|".join(f"(?:{words[a]}){joint}(?:{words[b]})" for a, b in (("female", "male"), ("male", "female")))
+    return re.compile(rf"(?<!\w)(?:s/he|\(s\)he|(?:he,\s*she|she,\s*he),?\s*or\s+they|{both})(?!\w)", re.IGNORECASE)
+
+
+PLURALS = {"female": ("women", "girls", "females"), "male": ("men", "boys", "males")}
+EITHER = _either()
 
 
 def gender_of(text: str) -> str:
@@ -54,8 +64,8 @@ def gender_of(text: str) -> str:
     {"female", "male", "neutral"}
     """
     previous: list[str] = []
-    for match in WORD.finditer(EITHER.sub(" ", text)):
-        word = re.sub(r"['’]s$", "", match.group().lower())
+    for match in WORD.finditer(EITHER.sub(" their ", text)):  # "his or her brother" stays possessed
+        word = re.sub(r"['’]s?$", "", match.group().lower())
         if word in _GENDER:
             return _GENDER[word]
         if word in _KIN and not _possessed(previous):
@@ -67,7 +77,7 @@ def gender_of(text: str) -> str:
 def _possessed(previous: list[str]) -> bool:
     """Whether a possessive ("their", "the neighbour's") stands before the noun, with up to two adjectives between."""
     for word in reversed(previous[-3:]):
-        if word in POSSESSIVES or word.endswith(("'s", "’s")):
+        if word in POSSESSIVES or word.endswith(("'s", "’s", "'", "’")):
             return True
         if word in {"a", "an", "the", "and", "or", "is", "was", "as"} or not word[0].isalpha():
             return False
@@ -143,21 +153,27 @@ def shuffled_polarizations(codes: np.ndarray, draws: int, rng: np.random.Generat
     return polarization(codes_bias(shuffled.transpose(0, 2, 1, 3)))
 
 
-def bootstrap_biases(codes: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:
-    """bias(e) for resampled personas and completions, the same personas for all entities.
+def bootstrap_biases(codes: np.ndarray, personas: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """bias(e) for resampled personas, the same for all entities, and resampled completions within them.
 
     Parameters
     ----------
     codes : array [entities, personas, samples]
+    personas : integer array [draws, personas]
+        Which personas each draw holds, see :func:`persona_draws`.
 
     Returns
     -------
     array [draws, entities]
     """
-    entities, personas, samples = codes.shape
-    chosen = rng.integers(personas, size=(draws, 1, personas, 1))
-    within = rng.integers(samples, size=(draws, entities, personas, samples))
-    return codes_bias(codes[np.arange(entities)[:, None, None], chosen, within])
+    entities, _, samples = codes.shape
+    within = rng.integers(samples, size=(len(personas), entities, personas.shape[1], samples))
+    return codes_bias(codes[np.arange(entities)[:, None, None], personas[:, None, :, None], within])
+
+
+def persona_draws(codes: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Personas resampled with replacement: [draws, personas]."""
+    return rng.integers(codes.shape[1], size=(draws, codes.shape[1]))
 
 
 def codes_of(completions: pd.DataFrame) -> tuple[list[str], np.ndarray]:
@@ -175,6 +191,8 @@ def codes_of(completions: pd.DataFrame) -> tuple[list[str], np.ndarray]:
     """
     if unknown := sorted(set(completions["label"].dropna()) - set(LABELS)):
         raise ValueError(f"labels must be among {', '.join(LABELS)}, not {unknown}")
+    if completions.duplicated(["entity", "persona", "sample"]).any():
+        raise ValueError("a completion of one entity, persona and number is there twice")
     shape = [completions[column].nunique() for column in ("entity", "persona", "sample")]
     counted = completions.dropna(subset=["label"]).groupby("entity", sort=False).size()
     short = counted.reindex(completions["entity"].unique(), fill_value=0)
@@ -208,7 +226,9 @@ def bias_table(completions: pd.DataFrame, *, draws: int, seed: int) -> pd.DataFr
     for (concept, kind), rows in completions.groupby(["concept", "kind"], sort=False):
         entities, codes = codes_of(rows)
         bias = codes_bias(codes)
-        low, high = statistics.normal_interval(bias, bootstrap_biases(codes, draws, np.random.default_rng(seed)).T)
+        rng = np.random.default_rng(seed)
+        replicates = bootstrap_biases(codes, persona_draws(codes, draws, rng), rng)
+        low, high = statistics.normal_interval(bias, replicates.T)
         table = pd.DataFrame({"concept": concept, "kind": kind, "entity": entities})
         counts = {label: (codes == code).sum(axis=(1, 2)) for label, code in LABELS.items()}
         tables.append(table.assign(**counts, bias=bias, low=low.clip(-1), high=high.clip(max=1)))
@@ -233,13 +253,41 @@ def polarization_table(completions: pd.DataFrame, *, draws: int, seed: int) -> p
         bias = codes_bias(codes)
         observed = polarization(bias)
         null = shuffled_polarizations(codes, draws, rng)
-        low, high = statistics.normal_interval(observed, polarization(bootstrap_biases(codes, draws, rng)))
+        replicates = bootstrap_biases(codes, persona_draws(codes, draws, rng), rng)
+        low, high = statistics.normal_interval(observed, polarization(replicates))
         row = {"concept": concept, "kind": kind, "samples": codes.shape[1] * codes.shape[2]}
         row |= {label: float((codes == code).mean()) for label, code in LABELS.items()}
         row |= {"mean_bias": bias.mean(), "bias_pol": observed, "low": max(low, 0.0), "high": min(high, 1.0)}
         row |= {"chance": null.mean(), "chance_high": np.quantile(null, 0.95)}
         rows.append(row | {"p": statistics.exceedance_p(observed, null)})
     return pd.DataFrame(rows)
+
+
+def for_each(
+    table: pd.DataFrame, keys: Sequence[str], function: Callable[..., pd.DataFrame], **settings: Any
+) -> pd.DataFrame:
+    """``function(part, **settings)`` of every group by ``keys``, one below the other, the keys as first columns."""
+    parts = []
+    for values, part in table.groupby(list(keys), sort=False):
+        found = function(part, **settings)
+        for place, (key, value) in enumerate(zip(keys, values, strict=True)):
+            found.insert(place, key, value)
+        parts.append(found)
+    return pd.concat(parts, ignore_index=True)
+
+
+def changes(
+    completions: pd.DataFrame, comparisons: Sequence[tuple[str, str]], *, draws: int, seed: int
+) -> pd.DataFrame:
+    """:func:`change` from one condition to another, for concepts that both have; first column comparison, "b - a"."""
+    parts = {name: part for name, part in completions.groupby("condition", sort=False)}
+    found = []
+    for first, second in comparisons:
+        base = parts[first][parts[first]["concept"].isin(parts[second]["concept"])]
+        table = change(base, parts[second], draws=draws, seed=seed)
+        table.insert(0, "comparison", f"{second} - {first}")
+        found.append(table)
+    return pd.concat(found, ignore_index=True)
 
 
 def change(before: pd.DataFrame, after: pd.DataFrame, *, draws: int, seed: int) -> pd.DataFrame:
@@ -253,12 +301,11 @@ def change(before: pd.DataFrame, after: pd.DataFrame, *, draws: int, seed: int) 
     """
     rows = []
     for (concept, kind), part in before.groupby(["concept", "kind"], sort=False):
-        replicates, observed = [], []
-        for side in (part, after[after["concept"] == concept]):
-            _, codes = codes_of(side)
-            observed.append(polarization(codes_bias(codes)))
-            # One generator state a side: the same personas are drawn, since they are drawn first.
-            replicates.append(polarization(bootstrap_biases(codes, draws, np.random.default_rng(seed))))
+        rng = np.random.default_rng(seed)
+        both = [codes_of(side)[1] for side in (part, after[after["concept"] == concept])]
+        personas = persona_draws(both[0], draws, rng)
+        observed = [polarization(codes_bias(codes)) for codes in both]
+        replicates = [polarization(bootstrap_biases(codes, personas, rng)) for codes in both]
         difference = observed[1] - observed[0]
         low, high = statistics.normal_interval(difference, replicates[1] - replicates[0])
         rows.append({"concept": concept, "kind": kind, "difference": difference, "low": low, "high": high})

@@ -58,9 +58,11 @@ def lines_with_bands(
     panel: str,
     line: str,
     value: str,
-    low: str,
-    high: str,
+    low: str = "",
+    high: str = "",
     bands: Sequence[tuple[str, str, str]] = (),
+    bands_of: str = "",
+    level: str = "",
     xlabel: str,
     ylabel: str,
     columns: int = 3,
@@ -74,9 +76,13 @@ def lines_with_bands(
     table : DataFrame
         One row a point of a curve.
     x, panel, line, value, low, high : str
-        Columns: abscissa, group of panels, curve within a panel, value and its interval.
+        Columns: abscissa, group of panels, curve within a panel, value and, if given, its interval.
     bands : sequence of (low column, high column, legend text)
-        Null bands, drawn per curve in the curve's colour if there are several curves, else in grey.
+        Null bands, in grey.
+    bands_of : str
+        The curve whose bands are drawn; default: each curve's.
+    level : str, optional
+        Column with one height for the whole curve, drawn as a thin line in its colour.
     mark : float, optional
         Abscissa of a dotted vertical line.
     """
@@ -96,13 +102,15 @@ def lines_with_bands(
     for axis, (name, rows_of_panel) in zip(axes.flat, groups, strict=False):
         for curve, points in rows_of_panel.groupby(line, sort=False):
             colour = colours[curve]
-            for band_low, band_high, text in bands:
-                shade = GREY if len(colours) == 1 else colour
-                label = text if len(colours) == 1 else f"{curve}: {text}"
+            for band_low, band_high, text in bands if curve == (bands_of or curve) else ():
                 axis.fill_between(
-                    points[x], points[band_low], points[band_high], color=shade, alpha=0.25, lw=0, label=label
+                    points[x], points[band_low], points[band_high], color=GREY, alpha=0.3, lw=0, label=text
                 )
             axis.plot(points[x], points[value], color=colour, lw=1.8, label=curve)
+            if level and points[level].notna().any():
+                axis.axhline(points[level].iloc[0], color=colour, lw=0.9, ls="-.")
+            if not low:
+                continue
             axis.fill_between(points[x], points[low], points[high], color=colour, alpha=0.15, lw=0)
             for edge, text in ((low, f"{curve}: 95 % interval"), (high, None)):
                 axis.plot(points[x], points[edge], color=colour, lw=0.6, ls="--", label=text)
@@ -149,6 +157,117 @@ def curves(
         axis.set(title=title, xlabel=xlabel, ylabel="")
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
-    handles, labels = axes.flat[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    _legend(figure, axes.flat[0])
     return figure
+
+
+def shares(table: pd.DataFrame, *, rows: str, columns: str, label: str) -> Figure:
+    """Female share to the right, male share to the left, their difference as a dot with its interval.
+
+    Parameters
+    ----------
+    table : DataFrame
+        One row a bar: counts female, male, neutral; bias, low, high.
+    rows, columns, label : str
+        Columns that name the panel's row, its column, and the bar. Bars are sorted by their bias in the first column.
+    """
+    heights = [part[label].nunique() for _, part in table.groupby(rows, sort=False)]
+    names = list(table[columns].unique())
+    figure, axes = plt.subplots(
+        len(heights),
+        len(names),
+        figsize=(2.4 * len(names) + 1, 0.24 * sum(heights) + 0.8 * len(heights) + 0.5),
+        sharex=True,
+        sharey="row",
+        squeeze=False,
+        gridspec_kw={"height_ratios": heights},
+        layout="constrained",
+    )
+    for line, (row, part) in zip(axes, table.groupby(rows, sort=False), strict=True):
+        order = part[part[columns] == names[0]].sort_values("bias")[label]
+        for axis, column in zip(line, names, strict=True):
+            bars = part[part[columns] == column].set_index(label).loc[order]
+            total = bars[["female", "male", "neutral"]].sum(axis=1)
+            axis.barh(order, bars["female"] / total, color=ORANGE, alpha=0.6, height=0.75, label="female")
+            axis.barh(order, -bars["male"] / total, color=BLUE, alpha=0.6, height=0.75, label="male")
+            errors = [bars["bias"] - bars["low"], bars["high"] - bars["bias"]]
+            axis.errorbar(bars["bias"], order, xerr=errors, fmt="o", color="black", ms=3, lw=0.9, label="bias(e)")
+            axis.axvline(0, color="black", lw=0.8)
+            axis.set_title(f"{row}\n{column}", fontsize="small", fontweight="bold")
+            axis.grid(visible=False, axis="y")
+            axis.set_xlim(-1.04, 1.04)
+    _legend(figure, axes[0, 0])
+    return figure
+
+
+def dodged_bars(
+    table: pd.DataFrame,
+    *,
+    group: str,
+    bar: str,
+    value: str,
+    low: str = "",
+    high: str = "",
+    xlabel: str,
+    level: str = "",
+) -> Figure:
+    """Horizontal bars, with intervals if given, several a group; ``level``, what chance reaches, is a tick on each."""
+    groups, bars = list(table[group].unique()), list(table[bar].unique())
+    step = 0.8 / len(bars)
+    figure, axis = plt.subplots(figsize=(7, 0.27 * len(groups) * len(bars) + 1.4), layout="constrained")
+    for i, (name, colour) in enumerate(zip(bars, (GREY, BLUE, ORANGE, GREEN), strict=False)):
+        rows = table[table[bar] == name]
+        places = [groups.index(g) - 0.4 + (i + 0.5) * step for g in rows[group]]
+        errors = [rows[value] - rows[low], rows[high] - rows[value]] if low else None
+        style = {"height": 0.85 * step, "color": colour, "alpha": 0.75, "error_kw": {"lw": 1}}
+        axis.barh(places, rows[value], xerr=errors, label=name, **style)
+        if level:
+            text = None if i else "95 % by chance"
+            axis.plot(rows[level], places, ls="none", marker="|", color="black", ms=9, mew=2, label=text)
+    axis.set_yticks(range(len(groups)), groups)
+    axis.invert_yaxis()
+    axis.set_xlabel(xlabel)
+    axis.grid(visible=False, axis="y")
+    _legend(figure, axis)
+    return figure
+
+
+REMOVED = {
+    "random": ("random direction", GREY, "o", 22),
+    "none": ("nothing removed", "black", "X", 60),
+    "gender": ("gender direction", ORANGE, "D", 50),
+}
+
+
+def against_random(table: pd.DataFrame, *, rows: str, columns: str, x: str, y: str, xlabel: str, ylabel: str) -> Figure:
+    """One dot a direction that was removed, a panel for each pair of ``rows`` and ``columns``.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Its column ``direction`` is "none", "gender" or begins with "random".
+    """
+    down, across = list(table[rows].unique()), list(table[columns].unique())
+    size = (2.7 * len(across), 2.4 * len(down) + 0.6)
+    figure, axes = plt.subplots(
+        len(down), len(across), figsize=size, sharex="col", sharey=True, squeeze=False, layout="constrained"
+    )
+    kind = table["direction"].str.split().str[0]
+    for line, row in zip(axes, down, strict=True):
+        for axis, column in zip(line, across, strict=True):
+            here = (table[rows] == row) & (table[columns] == column)
+            for name, (text, colour, marker, size) in REMOVED.items():
+                points = table[here & (kind == name)]
+                axis.scatter(points[x], points[y], color=colour, marker=marker, s=size, label=text, alpha=0.85)
+            axis.set_title(f"{column}\n{row}", fontsize="small", fontweight="bold")
+            axis.set_ylim(bottom=0)
+    for axis in axes[-1]:
+        axis.set_xlabel(xlabel)
+    for axis in axes[:, 0]:
+        axis.set_ylabel(ylabel)
+    _legend(figure, axes[0, 0])
+    return figure
+
+
+def _legend(figure: Figure, axis: plt.Axes) -> None:
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)

@@ -32,6 +32,15 @@ def table(
     return "\n".join(lines) + "\n"
 
 
+def with_interval(frame: pd.DataFrame, *, low: str = "low", high: str = "high", digits: int = 2) -> pd.DataFrame:
+    """The frame with one column of text, "95 % interval", in the place of the two bounds."""
+    texts = [f"{a:.{digits}g} to {b:.{digits}g}" for a, b in zip(frame[low], frame[high], strict=True)]
+    place = list(frame).index(low)
+    shown = frame.drop(columns=[low, high])
+    shown.insert(place, "95 % interval", texts)
+    return shown
+
+
 def _column(values: pd.Series, digits: int, markup: bool) -> list[str]:
     if pd.api.types.is_float_dtype(values):
         return ["–" if pd.isna(v) else escaped(f"{v:.{digits}g}") for v in values]

@@ -10,13 +10,13 @@ Three kinds of names:
 Only safetensors are read and no code from a model repository is run.
 """
 
-import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+import xxhash
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -106,7 +106,7 @@ class LanguageModel:
 def _tensor_digest(tensor: torch.Tensor) -> str | int:
     whole = tensor.detach().contiguous().view(-1)
     if whole.device.type == "cpu":
-        return hashlib.sha256(whole.view(torch.uint8).numpy()).hexdigest()
+        return xxhash.xxh3_128_hexdigest(whole.view(torch.uint8).numpy())  # 25 times as fast as SHA-256
     return _weighted_sum(whole)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from biasgeom import data, results, run
+from biasgeom import claims, data, results, run
 from biasgeom.markdown import table
 
 
@@ -45,12 +45,43 @@ def generate(model: str, notebooks: list[str], folder: Path) -> None:
     )
     (folder / "runs.md").write_text(table(frame))
 
+    (folder / "gender_verdicts.md").write_text(_verdicts(model))
+    (folder / "gender_beside.md").write_text(_beside(model))
+
     for paper, rows in data.items().groupby("paper", sort=False):
         where = [f"{{numref}}`{label}`" if label else "" for label in rows["label"]]
         frame = rows[["item", "title", "status", "reason"]].assign(where=where)
         (folder / f"items_{paper}.md").write_text(table(frame, markup=("where",)))
     for paper, rows in data.published("inconsistencies").groupby("paper", sort=False):
         (folder / f"inconsistencies_{paper}.md").write_text(table(rows[["id", "where", "class", "finding"]]))
+
+
+def _verdicts(model: str) -> str:
+    found = claims.verdicts(model)
+    frame = pd.DataFrame(
+        {
+            "section": found["section"],
+            "claim": found["claim"],
+            "verdict": [f"**{verdict}**" for verdict in found["verdict"]],
+            "measured": found["evidence"],
+            "rule": found["rule"],
+            "where": [f"{{numref}}`{label}`" for label in found["label"]],
+        }
+    )
+    return table(frame, name="tab-gender-verdicts", caption=VERDICTS, markup=("verdict", "where"))
+
+
+VERDICTS = "What the paper claims, and what this run's tables say by rules that were written before the first run."
+
+
+def _beside(model: str) -> str:
+    """Every number that the gender paper prints in its text beside the same quantity in this run's tables."""
+    found = claims.beside(model)
+    shown = found.assign(where=[f"{{numref}}`{label}`" for label in found["label"]]).drop(columns="label")
+    return table(shown, name="tab-gender-beside", caption=BESIDE, markup=("where",), digits=2)
+
+
+BESIDE = "Published numbers (Llama-3.1-8B-Instruct) beside those of the model of this book. Not a replication."
 
 
 def _version(info: dict) -> str:

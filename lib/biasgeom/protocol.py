@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from biasgeom import activations, alignment, data, encoded, expressed, generation, proxy
+from biasgeom import activations, alignment, data, direction, encoded, expressed, generation, proxy
 from biasgeom.encoded import Concept, Pairs
 from biasgeom.models import LanguageModel
 
@@ -39,16 +39,23 @@ class Condition:
         return [f"{self.instruction}.\n{prompt}" if self.instruction else prompt for prompt in prompts]
 
 
-def conditions(lm: LanguageModel, recipe: str) -> dict[str, Condition]:
-    """The four conditions; the aligned model is trained unless the cache holds its adapter.
+def before(lm: LanguageModel) -> Condition:
+    """The model as it was loaded."""
+    return Condition(BEFORE, lm)
+
+
+def after(lm: LanguageModel, recipe: str) -> Condition:
+    """The aligned model, a second one beside ``lm``; trained unless the cache holds its adapter."""
+    return Condition(AFTER, alignment.aligned(lm, recipe))
+
+
+def instructed(condition: Condition) -> Condition:
+    """The same model under the 1950s instruction.
 
     The paper does not say where the instruction stands. Here it is before the prompt, the end of which is what is read
     and continued.
     """
-    aligned, instruction = alignment.aligned(lm, recipe), data.instruction()
-    made = [Condition(BEFORE, lm), Condition(AFTER, aligned)]
-    made += [Condition(AFTER_1950S, aligned, instruction), Condition(BEFORE_1950S, lm, instruction)]
-    return {condition.name: condition for condition in made}
+    return Condition(f"{condition.name}, 1950s", condition.lm, data.instruction())
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,7 @@ def completions(condition: Condition, prompts: pd.DataFrame, sampling: Sampling)
     return found.assign(label=[expressed.gender_of(text) for text in found["text"]])
 
 
-def proxies(condition: Condition, prompts: pd.DataFrame) -> pd.DataFrame:
+def proxies(condition: Condition, prompts: pd.DataFrame, *, suffixes: Sequence[str] = proxy.SUFFIXES) -> pd.DataFrame:
     """The next-token proxy by entity.
 
     Returns
@@ -105,7 +112,7 @@ def proxies(condition: Condition, prompts: pd.DataFrame) -> pd.DataFrame:
     DataFrame
         condition, concept, kind, entity, proxy (mean over personas).
     """
-    found = proxy.next_token_bias(condition.lm, condition.texts(prompts["prompt"]))
+    found = proxy.next_token_bias(condition.lm, condition.texts(prompts["prompt"]), suffixes=suffixes)
     table = prompts.reset_index(drop=True).assign(proxy=found["proxy"])
     table = table.groupby(["concept", "kind", "entity"], sort=False, as_index=False)["proxy"].mean()
     table.insert(0, "condition", condition.name)
@@ -130,3 +137,15 @@ def pair_states(lm: LanguageModel, split: str) -> Pairs:
 def concept_states(lm: LanguageModel, prompts: pd.DataFrame) -> list[Concept]:
     """Last-token states of the prompts at all blocks, by concept."""
     return encoded.concepts(prompts, activations.last_token_states(lm, list(prompts["prompt"])))
+
+
+def latent_scores(lm: LanguageModel, prompts: pd.DataFrame) -> pd.DataFrame:
+    """s(e) at every block along the model's own Ledoit–Wolf direction: concept, kind, entity, block, score."""
+    pairs, found = pair_states(lm, "direction"), concept_states(lm, prompts)
+    tables = []
+    for block in range(len(lm.blocks)):
+        vector = direction.contrast_direction(pairs.female[:, block], pairs.male[:, block], estimator="ledoit-wolf")
+        for concept in found:
+            table = pd.DataFrame({"concept": concept.name, "kind": concept.kind, "entity": concept.entities})
+            tables.append(table.assign(block=block, score=direction.latent_scores(concept.states[:, :, block], vector)))
+    return pd.concat(tables, ignore_index=True)

@@ -13,8 +13,8 @@ import pandas as pd
 from biasgeom import expressed, generation
 from biasgeom.models import LanguageModel
 
-SUFFIXES = (".", ", and", ", but")
-"""Chosen before any result was seen: each ends where a sentence about the subject often goes on with a pronoun."""
+SUFFIXES = (".", ", and")
+"""After each a text about the subject often goes on with a pronoun. A third, ", but", was dropped for time, unseen."""
 
 
 def pronoun_tokens(lm: LanguageModel) -> dict[str, list[int]]:

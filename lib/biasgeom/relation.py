@@ -5,6 +5,8 @@ A page looks at all blocks, so the largest ρ is the largest of many. What chanc
 permutation null of the *maximum* over blocks; the permuted biases are the same at all blocks.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
@@ -26,6 +28,11 @@ def spearman(scores: np.ndarray, bias: np.ndarray) -> np.ndarray:
     """
     x, y = (_standardised_ranks(np.asarray(part, dtype=np.float64)) for part in (scores, bias))
     return (x * y).sum(axis=-1)
+
+
+def of_columns(table: pd.DataFrame) -> float:
+    """ρ of a table's two columns."""
+    return float(spearman(*table.to_numpy().T))
 
 
 def _standardised_ranks(values: np.ndarray) -> np.ndarray:
@@ -82,3 +89,42 @@ def correlation_table(
     # The exact maximum occurs among the permutations; ties count, as in statistics.exceedance_p.
     p = (1 + (null >= rho[at] - 1e-12).sum()) / (1 + draws)
     return by_block, summary | {"chance": float(np.quantile(null, 0.95)), "p": float(p)}
+
+
+def correlations(
+    scores: Mapping[str, pd.DataFrame],
+    expressed: Mapping[str, pd.Series],
+    pairings: Mapping[str, tuple[str, str]],
+    *,
+    draws: int,
+    seed: int,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """:func:`correlation_table` for every measure of expressed bias, pairing and concept.
+
+    Parameters
+    ----------
+    scores : mapping of condition → DataFrame
+        concept, kind, entity, block, score; see :func:`biasgeom.protocol.latent_scores`.
+    expressed : mapping of measure ("sampled", "proxy") → Series
+        Bias by condition, concept and entity.
+    pairings : mapping of name → (condition of the scores, condition of the bias)
+
+    Returns
+    -------
+    by_block, summary : DataFrame
+        expressed, pairing, concept, kind, and the columns of :func:`correlation_table`.
+    """
+    by_block, summaries = [], []
+    expressed = {measure: biases.sort_index() for measure, biases in expressed.items()}
+    for measure, biases in expressed.items():
+        for pairing, (of_scores, of_bias) in pairings.items():
+            for (concept, kind), part in scores[of_scores].groupby(["concept", "kind"], sort=False):
+                wide = part.pivot(index="block", columns="entity", values="score")
+                bias = biases.loc[of_bias, concept].loc[wide.columns].to_numpy()
+                table, summary = correlation_table(wide.to_numpy(), bias, draws=draws, seed=seed)
+                keys = {"expressed": measure, "pairing": pairing, "concept": concept, "kind": kind}
+                by_block.append(table.assign(**keys))
+                summaries.append(keys | summary)
+    columns = ["expressed", "pairing", "concept", "kind", "block", "rho"]
+    keys = [*columns[:4], "entities", "undefined", "largest", "at", "mean", "chance", "p"]
+    return pd.concat(by_block, ignore_index=True)[columns], pd.DataFrame(summaries, columns=keys)

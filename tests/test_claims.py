@@ -1,0 +1,512 @@
+"""Each rule of the gender chapter on made-up tables in the notebooks' columns: every verdict that it can return."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from biasgeom import ablation, claims, data, encoded, expressed, relation, results, run
+from biasgeom.claims import HOLDS, LIMITED, NOT_RUN, NOT_SHOWN, RULES
+
+MODEL = "acme/tiny"
+CONCEPTS = {"Professions": "gendered", "Sports": "gendered"}
+CONCEPTS |= dict.fromkeys(("Months", "Diseases", "Languages", "Colors"), "control")
+GENDERED, CONTROLS = ([c for c, k in CONCEPTS.items() if k == kind] for kind in ("gendered", "control"))
+BEFORE, AFTER, AFTER_1950S, BEFORE_1950S = "before", "after", "after, 1950s", "before, 1950s"
+AT = 2
+"""Of four blocks the one at the relative depth of the paper's layer 20: 20 / 31 of 3, rounded."""
+
+Tables = dict[str, pd.DataFrame]
+
+
+def polarization_rows(**values: object) -> dict[str, object]:
+    row = {"samples": 12, "female": 0.2, "male": 0.2, "neutral": 0.6, "mean_bias": 0.0, "bias_pol": 0.1}
+    return row | {"low": 0.05, "high": 0.2, "chance": 0.1, "chance_high": 0.15, "p": 0.5} | values
+
+
+def polarizations() -> pd.DataFrame:
+    level = {BEFORE: {"Professions": 0.5, "Sports": 0.4}, AFTER_1950S: {"Professions": 0.45, "Sports": 0.3}}
+    rows = []
+    for condition in (BEFORE, AFTER, AFTER_1950S, BEFORE_1950S):
+        for concept in GENDERED if condition == BEFORE_1950S else CONCEPTS:
+            value = level.get(condition, {}).get(concept, 0.1)
+            row = {"condition": condition, "concept": concept, "kind": CONCEPTS[concept]}
+            rows.append(row | polarization_rows(bias_pol=value, p=0.001 if value > 0.1 else 0.5))
+    return pd.DataFrame(rows)
+
+
+def changes() -> pd.DataFrame:
+    center = {f"{AFTER} - {BEFORE}": -0.3, f"{AFTER_1950S} - {AFTER}": 0.3, f"{BEFORE_1950S} - {BEFORE}": 0.0}
+    return pd.DataFrame(
+        {"comparison": comparison, "concept": concept, "kind": kind}
+        | {"difference": value, "low": value - 0.1, "high": value + 0.1}
+        for comparison, gendered in center.items()
+        for concept, kind in CONCEPTS.items()
+        for value in [gendered if kind == "gendered" else 0.01]
+        if kind == "gendered" or not comparison.startswith(BEFORE_1950S)
+    )
+
+
+def biases() -> pd.DataFrame:
+    of = {"nurse": 0.9, "secretary": 0.8, "electrician": -0.9, "butcher": -0.8, "editor": 0.0}
+    return pd.DataFrame(
+        {"condition": condition, "concept": "Professions", "kind": "gendered", "entity": entity}
+        | {"female": 5, "male": 5, "neutral": 2, "bias": by * bias, "low": by * bias - 0.1, "high": by * bias + 0.1}
+        for condition, by in {AFTER: 0.1, BEFORE: 1.0}.items()
+        for entity, bias in of.items()
+    )
+
+
+def encodings() -> Tables:
+    curves, ratios, counted = [], [], []
+    for condition in (BEFORE, AFTER):
+        for estimator in ("ledoit-wolf", "mean"):
+            whitened = estimator == "ledoit-wolf"
+            for block in range(4):
+                for concept, kind in CONCEPTS.items():
+                    row = {"concept": concept, "kind": kind, "block": block, "estimator": estimator, "s_latent": 0.1}
+                    row |= dict.fromkeys(("low", "high", "isotropic_low", "isotropic_high"), 0.1)
+                    curves.append(row | {"flip_low": 0.1, "flip_high": 0.1, "condition": condition})
+                # Only the right row lies above one.
+                ratio = 2.0 if (condition, whitened, block) == (BEFORE, True, AT) else 0.8
+                row = {"block": block, "estimator": estimator, "ratio": ratio, "low": ratio - 0.2, "high": ratio + 0.2}
+                ratios.append(row | {"condition": condition})
+            for concept, kind in CONCEPTS.items():
+                gendered = kind == "gendered"
+                # The mean difference puts everything above the band: reading it would show.
+                above = 20 if (gendered and condition == AFTER) or not whitened else 0
+                row = {"concept": concept, "kind": kind, "estimator": estimator, "blocks": 20, "above_isotropic": above}
+                p = 0.01 if gendered and whitened and condition == BEFORE else 0.6
+                counted.append(row | {"above_flip": 1, "p_flip": p, "condition": condition})
+    names = ("polarization", "gendered_over_control", "concepts")
+    tables = zip(names, (curves, ratios, counted), strict=True)
+    return {f"03_encoded/{name}": pd.DataFrame(rows) for name, rows in tables}
+
+
+def correlated() -> pd.DataFrame:
+    p = {"Base-Base": 0.01, "FT-FT": 0.9, "FT-Base": 0.9}
+    return pd.DataFrame(
+        {"expressed": measure, "pairing": pairing, "concept": concept, "kind": kind, "entities": 14, "undefined": ""}
+        | {"largest": 0.9, "at": 3, "mean": 0.6, "chance": 0.7, "p": value if kind == "gendered" else 0.6}
+        for measure in ("sampled", "proxy")
+        for pairing, value in p.items()
+        for concept, kind in CONCEPTS.items()
+    )
+
+
+def ablated() -> pd.DataFrame:
+    return pd.DataFrame(
+        {"condition": condition, "setting": setting, "concept": "Professions", "kind": "gendered", "plain": 0.5}
+        | {"gender": 0.1, "random_low": 0.3, "random_high": 0.6, "p": 0.09, "gender_nats": 0.2, "random_nats": 0.9}
+        for condition in (BEFORE, AFTER_1950S)
+        for setting in ("literal", "guarded", "guarded, late")
+    )
+
+
+def sampled() -> pd.DataFrame:
+    settings = [("none", "none"), ("literal", "gender"), ("guarded", "gender")]
+    value = {"none": 0.5, "literal": 0.2, "guarded": 0.3}
+    rows = []
+    for condition in (BEFORE, AFTER_1950S):
+        for setting, direction in settings + [("literal", "random 1")] * (condition == BEFORE):
+            keys = {"condition": condition, "setting": setting, "direction": direction}
+            row = polarization_rows(bias_pol=0.45 if direction == "random 1" else value[setting])
+            rows.append(keys | {"concept": "Professions", "kind": "gendered"} | row)
+    return pd.DataFrame(rows)
+
+
+def realistic() -> Tables:
+    rows, differences = [], []
+    for condition in (BEFORE, AFTER, AFTER_1950S):
+        for concept in ("Stories", "ESL"):
+            value = 0.1 if (condition, concept) == (AFTER, "ESL") else 0.3
+            keys = {"condition": condition, "concept": concept, "kind": "gendered"}
+            rows.append(keys | polarization_rows(bias_pol=value, p=0.001))
+    for comparison in (f"{AFTER} - {BEFORE}", f"{AFTER_1950S} - {AFTER}"):
+        for concept, value in {"Stories": 0.0, "ESL": -0.2}.items():
+            keys = {"comparison": comparison, "concept": concept, "kind": "gendered"}
+            differences.append(keys | {"difference": value, "low": value - 0.1, "high": value + 0.1})
+    return {"06_realistic/polarization": pd.DataFrame(rows), "06_realistic/change": pd.DataFrame(differences)}
+
+
+def capabilities() -> pd.DataFrame:
+    return pd.DataFrame(
+        {"task": task, "metric": metric, "value": value + 0.03 * (condition == AFTER), "stderr": 0.01, "n": 500}
+        | {"condition": condition}
+        for condition in (BEFORE, AFTER)
+        for task, metric, value in [("mmlu", "acc", 0.3), ("ifeval", "prompt_level_strict_acc", 0.2)]
+    )
+
+
+def all_hold() -> Tables:
+    """Tables on which every claim holds."""
+    tables = {"02_expressed/polarization": polarizations(), "02_expressed/change": changes()}
+    tables |= {"02_expressed/bias": biases(), "04_relation/correlation": correlated()}
+    tables |= {"05_ablation/against_random": ablated(), "05_ablation/ablation_sampled": sampled()}
+    return tables | encodings() | realistic() | {"07_alignment/capability": capabilities()}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the model's tables of the chapter lie."""
+    monkeypatch.setenv("BIASGEOM_RESULTS", str(tmp_path / "results"))
+    return tmp_path / "results" / results.slug(MODEL) / "gender"
+
+
+def write(folder: Path, tables: Tables) -> None:
+    for name, table in tables.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        table.to_csv(folder / f"{name}.csv", index=False, float_format="%.6g")
+
+
+def put(name: str, where: dict[str, object], **values: float) -> Callable[[Tables], None]:
+    """An edit: these values in the rows of a table that match."""
+
+    def edit(tables: Tables) -> None:
+        table = tables[name]
+        rows = np.logical_and.reduce([table[column].isin(np.atleast_1d(value)) for column, value in where.items()])
+        assert rows.any(), (name, where)
+        for column, value in values.items():
+            assert column in table
+            table.loc[rows, column] = value
+
+    return edit
+
+
+def both(*edits: Callable[[Tables], None]) -> Callable[[Tables], None]:
+    def edit(tables: Tables) -> None:
+        for each in edits:
+            each(tables)
+
+    return edit
+
+
+def level(concept: object, **values: float) -> Callable[[Tables], None]:
+    return put("02_expressed/polarization", {"condition": BEFORE, "concept": concept}, **values)
+
+
+def change(comparison: str, concept: object, low: float, high: float) -> Callable[[Tables], None]:
+    where = {"comparison": comparison, "concept": concept}
+    return put("02_expressed/change", where, difference=(low + high) / 2, low=low, high=high)
+
+
+def entity(name: str, bias: float, half: float = 0.1) -> Callable[[Tables], None]:
+    where = {"condition": BEFORE, "entity": name}
+    return put("02_expressed/bias", where, bias=bias, low=bias - half, high=bias + half)
+
+
+def above(condition: str, concept: object, count: int) -> Callable[[Tables], None]:
+    where = {"condition": condition, "estimator": "ledoit-wolf", "concept": concept}
+    return put("03_encoded/concepts", where, above_isotropic=count)
+
+
+def ratio(low: float) -> Callable[[Tables], None]:
+    where = {"condition": BEFORE, "estimator": "ledoit-wolf", "block": AT}
+    return put("03_encoded/gendered_over_control", where, low=low)
+
+
+def flip(concept: object, p: float) -> Callable[[Tables], None]:
+    where = {"condition": BEFORE, "estimator": "ledoit-wolf", "concept": concept}
+    return put("03_encoded/concepts", where, p_flip=p)
+
+
+def rho(pairing: str, concept: object, measure: object = ("sampled", "proxy"), **values: float) -> Callable[..., None]:
+    where = {"pairing": pairing, "concept": concept, "expressed": measure}
+    return put("04_relation/correlation", where, **values)
+
+
+def removed(condition: str, setting: object, **values: float) -> Callable[[Tables], None]:
+    return put("05_ablation/against_random", {"condition": condition, "setting": setting}, **values)
+
+
+def task(concept: str, low: float, high: float) -> Callable[[Tables], None]:
+    where = {"comparison": f"{AFTER} - {BEFORE}", "concept": concept}
+    return put("06_realistic/change", where, low=low, high=high)
+
+
+def score(name: str, value: float) -> Callable[[Tables], None]:
+    return put("07_alignment/capability", {"task": name, "condition": AFTER}, value=value)
+
+
+ALIGNED, REACTIVATED = f"{AFTER} - {BEFORE}", f"{AFTER_1950S} - {AFTER}"
+EVERY = ["literal", "guarded", "guarded, late"]
+
+CASES: list[tuple[str, str, Callable[[Tables], None]]] = [
+    ("polarization-order", HOLDS, level("Months", bias_pol=0.38, chance=0.37)),
+    # Neither the raw level counts nor p alone.
+    ("polarization-order", LIMITED, level("Sports", bias_pol=0.6)),
+    ("polarization-order", LIMITED, level("Months", p=0.01)),
+    ("polarization-order", LIMITED, level("Sports", p=0.2)),
+    ("polarization-order", LIMITED, level("Sports", chance=0.45)),
+    ("polarization-order", NOT_SHOWN, level(GENDERED, p=0.06)),
+    ("polarization-order", NOT_SHOWN, level("Colors", bias_pol=0.7)),
+    ("polarization-order", NOT_SHOWN, level(GENDERED, chance=0.55)),
+    ("extreme-entities", HOLDS, entity("editor", -0.99)),
+    ("extreme-entities", LIMITED, entity("nurse", 0.69)),
+    ("extreme-entities", LIMITED, entity("butcher", -0.2)),
+    ("extreme-entities", NOT_SHOWN, entity("butcher", -0.2, half=0.3)),
+    ("extreme-entities", NOT_SHOWN, entity("butcher", 0.9)),
+    ("extreme-entities", NOT_SHOWN, entity("secretary", -0.9)),
+    ("alignment-lowers", HOLDS, change(ALIGNED, GENDERED, -0.9, -0.01)),
+    ("alignment-lowers", LIMITED, change(ALIGNED, "Sports", -0.9, 0.01)),
+    ("alignment-lowers", LIMITED, change(ALIGNED, "Professions", 0.1, 0.2)),
+    ("alignment-lowers", NOT_SHOWN, change(ALIGNED, GENDERED, -0.9, 0.0)),
+    ("controls-unchanged", HOLDS, change(ALIGNED, CONTROLS, -0.1, 0.0)),
+    ("controls-unchanged", LIMITED, change(ALIGNED, "Months", 0.01, 0.2)),
+    ("controls-unchanged", LIMITED, change(ALIGNED, "Months", -0.2, -0.01)),
+    ("controls-unchanged", NOT_SHOWN, change(ALIGNED, ["Months", "Colors"], -0.2, -0.01)),
+    ("instruction-reactivates", HOLDS, level("Professions", bias_pol=0.56)),
+    ("instruction-reactivates", LIMITED, level("Professions", bias_pol=0.57)),
+    ("instruction-reactivates", NOT_SHOWN, change(REACTIVATED, "Professions", -0.01, 0.5)),
+    ("encoded-above-controls", HOLDS, ratio(1.01)),
+    ("encoded-above-controls", LIMITED, flip("Sports", 0.05)),
+    ("encoded-above-controls", NOT_SHOWN, ratio(1.0)),
+    ("encoded-above-controls", NOT_SHOWN, both(ratio(0.9), flip("Sports", 0.5))),
+    ("controls-like-random", HOLDS, above(BEFORE, CONTROLS, 2)),
+    ("controls-like-random", HOLDS, above(BEFORE, GENDERED, 20)),
+    ("controls-like-random", LIMITED, above(BEFORE, CONTROLS, 3)),
+    ("controls-like-random", LIMITED, above(BEFORE, "Months", 20)),
+    ("controls-like-random", NOT_SHOWN, above(BEFORE, CONTROLS, 6)),
+    ("encoded-persists", HOLDS, above(AFTER, GENDERED, 18)),
+    ("encoded-persists", LIMITED, above(AFTER, CONTROLS, 6)),
+    ("encoded-persists", NOT_SHOWN, above(AFTER, "Sports", 17)),
+    ("correlation-gendered", HOLDS, rho("Base-Base", GENDERED, p=0.049)),
+    ("correlation-gendered", LIMITED, rho("Base-Base", "Professions", p=0.05)),
+    ("correlation-gendered", NOT_SHOWN, rho("Base-Base", GENDERED, p=0.05)),
+    ("correlation-gendered", NOT_SHOWN, rho("Base-Base", GENDERED, p=np.nan, largest=np.nan, at=np.nan)),
+    ("correlation-controls", LIMITED, rho("Base-Base", CONTROLS, p=np.nan, largest=np.nan, at=np.nan)),
+    ("correlation-controls", HOLDS, rho("FT-FT", CONTROLS, p=0.001)),
+    ("correlation-controls", LIMITED, rho("Base-Base", "Months", "sampled", p=0.01)),
+    ("correlation-controls", NOT_SHOWN, rho("Base-Base", ["Months", "Colors"], p=0.01)),
+    ("encoded-after-predicts-before", HOLDS, rho("FT-Base", GENDERED, mean=0.51)),
+    ("encoded-after-predicts-before", LIMITED, rho("FT-Base", "Sports", mean=0.45)),
+    ("encoded-after-predicts-before", NOT_SHOWN, rho("FT-Base", "Sports", mean=0.35)),
+    ("encoded-after-predicts-before", NOT_SHOWN, rho("Base-Base", GENDERED, p=0.5)),
+    ("encoded-after-predicts-before", NOT_SHOWN, rho("FT-Base", GENDERED, mean=np.nan)),
+    *(
+        (f"ablation-lowers-{name}", verdict, removed(condition, setting, **values))
+        for name, condition in {"before": BEFORE, "1950s": AFTER_1950S}.items()
+        for verdict, setting, values in [
+            (HOLDS, "literal", {"gender": 0.29, "gender_nats": 0.5}),
+            (HOLDS, ["guarded", "guarded, late"], {"gender": 0.4}),
+            (LIMITED, "literal", {"gender_nats": 0.51}),
+            (LIMITED, ["literal", "guarded"], {"gender": 0.3}),
+            (NOT_SHOWN, EVERY, {"gender": 0.3}),
+            (NOT_SHOWN, EVERY, {"gender_nats": 2.0}),
+        ]
+    ),
+    # Each setting fails one of the two tests.
+    (
+        "ablation-lowers-before",
+        NOT_SHOWN,
+        both(removed(BEFORE, "literal", gender_nats=1.0), removed(BEFORE, ["guarded", "guarded, late"], gender=0.4)),
+    ),
+    ("esl-alignment-lowers", HOLDS, task("ESL", -0.5, -0.01)),
+    ("esl-alignment-lowers", NOT_SHOWN, task("ESL", -0.5, 0.01)),
+    ("stories-alignment-fails", HOLDS, task("Stories", -0.5, 0.01)),
+    ("stories-alignment-fails", NOT_SHOWN, task("Stories", -0.5, -0.01)),
+    (
+        "stories-alignment-fails",
+        NOT_SHOWN,
+        put("06_realistic/polarization", {"condition": BEFORE, "concept": "Stories"}, p=0.05),
+    ),
+    ("capabilities-kept", HOLDS, score("mmlu", 0.27)),
+    ("capabilities-kept", NOT_SHOWN, score("mmlu", 0.26)),
+    ("capabilities-kept", NOT_SHOWN, score("ifeval", 0.24)),
+]
+
+
+def verdict_of(claim: str) -> tuple[str, str]:
+    row = claims.verdicts(MODEL).set_index("id").loc[claim]
+    return row["verdict"], row["evidence"]
+
+
+def test_every_claim_has_a_rule_and_every_rule_a_claim() -> None:
+    listed = claims.listed()
+    assert list(listed.columns) == ["id", "section", "claim", "rule", "notebook", "label"]
+    assert sorted(listed["id"]) == sorted(RULES)
+    assert listed["id"].is_unique
+    assert listed.map(lambda cell: isinstance(cell, str) and cell.strip() == cell != "").all(axis=None)
+
+
+def test_every_claim_points_to_a_notebook_of_the_book_and_a_label_on_it() -> None:
+    items = data.items().set_index("label")["notebook"]
+    text_values = data.published("gender_text_values")
+    pointed = [(c.notebook, c.label) for c in claims.listed().itertuples()]
+    pointed += [(f"gender/{v.notebook}", v.label) for v in text_values.itertuples()]
+    for notebook, label in pointed:
+        assert notebook in run.notebooks()
+        source = (data.root() / "notebooks" / f"{notebook}.ipynb").read_text()
+        assert notebook in np.atleast_1d(items.get(label, "")) or re.search(rf"{label}(?![\w-])", source)
+
+
+def test_the_cases_cover_every_verdict_that_a_rule_states() -> None:
+    stated = claims.listed().set_index("id")["rule"]
+    stated["ablation-lowers-1950s"] = stated["ablation-lowers-before"]
+    for claim, rule in stated.items():
+        possible = {HOLDS, NOT_SHOWN} | ({LIMITED} if "Limit" in rule else set())
+        assert {verdict for of, verdict, _ in CASES if of == claim} == possible
+
+
+@pytest.mark.parametrize(("claim", "verdict", "edit"), CASES, ids=[f"{c}: {v}" for c, v, _ in CASES])
+def test_verdicts(folder: Path, claim: str, verdict: str, edit: Callable[[Tables], None]) -> None:
+    tables = all_hold()
+    edit(tables)
+    write(folder, tables)
+    found, evidence = RULES[claim](claims.Tables(folder))
+    assert found == verdict, evidence
+    assert evidence
+
+
+def test_all_claims_hold_where_all_is_as_published(folder: Path) -> None:
+    write(folder, all_hold())
+    found = claims.verdicts(MODEL)
+    assert list(found.columns) == [*claims.listed().columns, "verdict", "evidence"]
+    assert found["id"].tolist() == claims.listed()["id"].tolist()
+    assert set(found["verdict"]) == {HOLDS}
+    assert found["evidence"].str.contains(r"\d").all()
+
+
+def test_nothing_holds_where_nothing_was_run(folder: Path) -> None:
+    write(folder.parents[1] / "another" / "gender", all_hold())
+    found = claims.verdicts(MODEL)
+    assert set(found["verdict"]) == {NOT_RUN}
+    for row in found.itertuples():
+        assert row.evidence.startswith(row.notebook.removeprefix("gender/"))
+        assert row.evidence.endswith(".csv is not there")
+
+
+@pytest.mark.parametrize("notebook", sorted(set(claims.listed()["notebook"])))
+def test_claims_of_one_section_alone_are_not_run_without_its_tables(folder: Path, notebook: str) -> None:
+    kept = {name: t for name, t in all_hold().items() if not name.startswith(notebook.removeprefix("gender/"))}
+    write(folder, kept)
+    found = claims.verdicts(MODEL)
+    assert set(found.loc[found["notebook"] == notebook, "verdict"]) == {NOT_RUN}
+    assert set(found.loc[found["notebook"] != notebook, "verdict"]) == {HOLDS}
+
+
+def test_evidence_has_the_numbers_of_the_tables(folder: Path) -> None:
+    tables = all_hold()
+    both(entity("nurse", 0.37), change(ALIGNED, "Sports", -0.456, 0.01), ratio(1.23), score("mmlu", 0.123))(tables)
+    write(folder, tables)
+    found = claims.verdicts(MODEL).set_index("id")["evidence"]
+    assert "nurse +0.37" in found["extreme-entities"]
+    assert "Sports -0.22 (-0.46 to +0.01)" in found["alignment-lowers"]
+    assert f"2.00 (1.23 to 2.20) at block {AT}" in found["encoded-above-controls"]
+    assert "mmlu -0.177" in found["capabilities-kept"]
+    assert "0.50 → 0.10, random 0.30 to 0.60, +0.20 nats" in found["ablation-lowers-before"]
+
+
+def test_the_tables_have_the_columns_that_the_library_makes() -> None:
+    """Made-up tables in columns of their own would prove nothing."""
+    rng = np.random.default_rng(0)
+    labels = list(expressed.LABELS)
+    completions = pd.DataFrame(
+        {"condition": condition, "concept": concept, "kind": CONCEPTS[concept], "entity": f"{concept} {e}"}
+        | {"persona": persona, "sample": 0, "label": labels[rng.integers(3)]}
+        for condition in (BEFORE, AFTER)
+        for concept in CONCEPTS
+        for e in range(3)
+        for persona in range(2)
+    )
+    numbers = {"draws": 20, "seed": 0}
+    made = {
+        "polarization": expressed.for_each(completions, ["condition"], expressed.polarization_table, **numbers),
+        "bias": expressed.for_each(completions, ["condition"], expressed.bias_table, **numbers),
+        "change": expressed.changes(completions, [(BEFORE, AFTER)], **numbers),
+    }
+    of = {f"02_expressed/{name}": table for name, table in made.items()}
+    of |= {f"06_realistic/{name}": made[name] for name in ("polarization", "change")}
+    settings = completions.assign(setting="none", direction="none")
+    keys = ["condition", "setting", "direction"]
+    of["05_ablation/ablation_sampled"] = expressed.for_each(settings, keys, expressed.polarization_table, **numbers)
+    bias = {"sampled": made["bias"].set_index(["condition", "concept", "entity"])["bias"].sort_index()}
+    scores = completions.query("persona == 0").assign(block=0, score=rng.normal(size=len(completions) // 2))
+    both_conditions = {name: part for name, part in scores.groupby("condition")}
+    of["04_relation/correlation"] = relation.correlations(both_conditions, bias, {"x": (BEFORE, BEFORE)}, **numbers)[1]
+    proxies = pd.DataFrame(
+        {"condition": BEFORE, "setting": "literal", "direction": direction, "concept": "Professions"}
+        | {"kind": "gendered", "mean_bias": 0.0, "bias_pol": 0.1, "nats": 2.0}
+        for direction in ("none", "gender", "random 1")
+    )
+    of["05_ablation/against_random"] = ablation.against_random(proxies)
+    female, male = rng.normal(size=(2, 8, 4, 6))
+    pairs = encoded.Pairs(female, male, np.repeat(list("abcd"), 2))
+    prompts = completions.query("condition == 'before'").assign(prompt="").reset_index(drop=True)
+    concepts = encoded.concepts(prompts, rng.normal(size=(len(prompts), 4, 6)))
+    tables = encoded.polarization_tables(concepts, pairs, draws=20, bootstrap=10, seed=0)
+    for name, table in zip(("polarization", "concepts", "gendered_over_control"), tables, strict=True):
+        of[f"03_encoded/{name}"] = table.assign(condition=BEFORE)
+    for name, table in all_hold().items():
+        if name in of:
+            assert list(table.columns) == list(of[name].columns), name
+            for column in {"kind", "estimator", "block"} & set(table.columns):
+                assert set(table[column]) <= set(of[name][column]), name
+    assert set(all_hold()) - set(of) == {"07_alignment/capability"}
+    assert [setting.name for setting in ablation.settings(9)] == EVERY
+
+
+def test_notebooks_write_these_tables() -> None:
+    for name in all_hold():
+        notebook, table = name.split("/")
+        cells = json.loads((data.root() / "notebooks" / "gender" / f"{notebook}.ipynb").read_text())["cells"]
+        source = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        assert f'run.table("{table}"' in source or ("run.table(name" in source and f'"{table}"' in source), name
+
+
+def test_a_task_may_have_several_metrics(folder: Path) -> None:
+    tables = all_hold()
+    table = tables["07_alignment/capability"]
+    loose = table[table["task"] == "ifeval"].assign(metric="prompt_level_loose_acc")
+    tables["07_alignment/capability"] = pd.concat([table, loose])
+    write(folder, tables)
+    assert verdict_of("capabilities-kept")[0] == HOLDS
+
+
+def test_one_control_above_chance_is_one_by_either_measure(folder: Path) -> None:
+    tables = all_hold()
+    rho("Base-Base", "Months", p=0.01)(tables)
+    write(folder, tables)
+    verdict, evidence = verdict_of("correlation-controls")
+    assert evidence.count("Months") == 2  # its largest ρ, and that it is above chance; not once more for the proxy
+    assert verdict == LIMITED
+
+
+# Numbers of the text --------------------------------------------------------------------------------------------------
+
+
+def test_printed_numbers_stand_beside_their_cells(folder: Path) -> None:
+    tables = all_hold()
+    write(folder, tables)
+    found = claims.beside(MODEL)
+    printed = data.published("gender_text_values")
+    assert list(found.columns) == ["section", "quantity", "published", "measured", "95 % interval", "label"]
+    for row, value in zip(found.itertuples(index=False), printed.itertuples(), strict=True):
+        assert (row.quantity, row.published, row.label) == (value.quantity, value.published, value.label)
+        rows = tables[f"{value.notebook}/{value.table}"].to_dict("records")
+        for part in value.where.split(";"):
+            column, wanted = part.split("=")
+            rows = [r for r in rows if r[column] == wanted]
+        (cell,) = rows
+        assert row.measured == pytest.approx(cell[value.column], rel=1e-5)
+        assert row[4] == f"{cell['low']:.2f} to {cell['high']:.2f}"
+    # By quantity, as a reader expects them.
+    measured = found.set_index("quantity")["measured"]
+    assert measured["bias(e) of electrician, before"] == pytest.approx(-0.9)
+    assert measured["Bias_pol of Professions, before, gender direction removed"] == 0.2
+    assert measured["Bias_pol of Professions, after fine-tuning, with the instruction"] == 0.45
+    assert measured["Bias_pol of ESL, after fine-tuning"] == 0.1
+
+
+def test_a_printed_number_without_its_section_is_missing(folder: Path) -> None:
+    write(folder, {name: table for name, table in all_hold().items() if not name.startswith("05_")})
+    found = claims.beside(MODEL)
+    absent = found["quantity"].str.contains("removed")
+    assert absent.sum() == 2
+    assert found.loc[absent, "measured"].isna().all()
+    assert (found.loc[absent, "95 % interval"] == "not run").all()
+    assert found.loc[~absent, "measured"].notna().all()
+    assert claims.beside("nobody")["measured"].isna().all()

@@ -1,0 +1,357 @@
+"""LoRA fine-tuning: the stated loss, on a copy, resumed to the same weights, trained once."""
+
+import dataclasses
+import json
+import math
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from biasgeom import cache, finetune, generation, hooks, models
+from biasgeom.finetune import Settings
+from biasgeom.models import LanguageModel
+from safetensors.torch import load_file
+from transformers import GPT2LMHeadModel
+from trl import SFTTrainer
+
+Build = Callable[[str], LanguageModel]
+# Four steps an epoch over seven rows: six steps end within the second epoch, the last batch of the first has one row.
+SMALL = Settings(rank=4, alpha=8, dropout=0.1, steps=6, batch=2, learning_rate=1e-2, warmup=2, seed=3)
+
+
+@pytest.fixture(scope="module")
+def rows(sentences: list[str]) -> pd.DataFrame:
+    """Sentences cut after their second word, of different lengths."""
+    cut = [sentence.index(" ", sentence.index(" ") + 1) if sentence.count(" ") > 1 else 6 for sentence in sentences]
+    parts = [(text[:place], text[place:]) for text, place in zip(sentences, cut, strict=True)]
+    return pd.DataFrame(parts, columns=["prompt", "completion"])
+
+
+@pytest.fixture(scope="module")
+def straight(build: Build, rows: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The adapter of a training that nobody stopped."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BIASGEOM_CACHE", str(tmp_path_factory.mktemp("straight")))
+        return finetune.adapter(build("llama"), rows, SMALL)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "adapter_model.safetensors")
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def logits(lm: LanguageModel, text: str) -> torch.Tensor:
+    with torch.no_grad():
+        return lm.model(**lm.tokenizer(text, return_tensors="pt")).logits[0]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma3"])
+def test_only_the_adapter_learns(
+    build: Build, architecture: str, rows: pd.DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lm = build(architecture)
+    before, state = lm.fingerprint(), {name: tensor.clone() for name, tensor in lm.core.state_dict().items()}
+    generation_settings, padding = lm.core.generation_config.to_dict(), lm.tokenizer.pad_token
+    settings = dataclasses.replace(SMALL, steps=12, batch=7, learning_rate=3e-2, dropout=0.0)
+    result = finetune.aligned(lm, rows, settings, name="memory")
+    assert capsys.readouterr().out == ""
+
+    # The caller's model is as it was.
+    assert lm.fingerprint() == before
+    assert lm.model is lm.core
+    assert not any("lora" in name for name, _ in lm.model.named_modules())
+    assert lm.core.config.use_cache
+    assert lm.core.generation_config.to_dict() == generation_settings
+    assert lm.tokenizer.pad_token == padding
+    assert not any(module.training for module in lm.model.modules())
+    assert not any(parameter.requires_grad for parameter in lm.model.parameters())
+
+    # Below the adapter the weights are the same numbers in other memory.
+    theirs = {name.replace(".base_layer", ""): tensor for name, tensor in result.core.state_dict().items()}
+    assert {name for name in theirs if "lora_" not in name} == set(state)
+    assert all(torch.equal(theirs[name], tensor) for name, tensor in state.items())
+    assert any(tensor.abs().max() > 1e-3 for name, tensor in theirs.items() if "lora_B" in name)
+    assert not {p.data_ptr() for p in lm.model.parameters()} & {p.data_ptr() for p in result.model.parameters()}
+    assert not set(lm.model.modules()) & set(result.model.modules())
+
+    assert result.name == f"{architecture}+memory"
+    assert result.model.config.use_cache
+    assert not any(module.training for module in result.model.modules())
+    assert not any(parameter.requires_grad for parameter in result.model.parameters())
+    folder = cache.root() / "adapters" / result.provenance["adapter"]
+    assert {path.name for path in folder.iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "training.csv",
+    }
+    log = pd.read_csv(folder / "training.csv")
+    assert log["step"].tolist() == list(range(1, 13))
+    assert log["loss"].iloc[-1] < log["loss"].iloc[0] - 1
+    # Linear from 0 over two steps, then a cosine to 0: in the first step nothing is learned.
+    expected = [0, 0.5] + [0.5 * (1 + math.cos(math.pi * step / 10)) for step in range(10)]
+    assert log["learning_rate"].tolist() == pytest.approx([3e-2 * rate for rate in expected], abs=1e-12)
+
+    text = rows["prompt"][0] + rows["completion"][0]
+    assert (logits(result, text) - logits(lm, text)).abs().max() > 0.1
+    assert hooks.foreign(result) is False
+    generation.sample(result, list(rows["prompt"]), n=1, max_new_tokens=2, temperature=1.0, seed=0)
+
+
+def test_the_folder_is_a_peft_adapter_like_any_other(saved_llama: Path, rows: pd.DataFrame) -> None:
+    lm = models.load(str(saved_llama), device="cpu")
+    result = finetune.aligned(lm, rows, SMALL, name="tuned")
+    folder = cache.root() / "adapters" / result.provenance["adapter"]
+    assert result.provenance["source"] == lm.provenance["source"]
+    assert lm.provenance["adapter"] is None
+    loaded = models.load(str(saved_llama), device="cpu", adapter=str(folder))
+    torch.testing.assert_close(logits(loaded, "A doctor"), logits(result, "A doctor"), rtol=0, atol=0)
+    assert (logits(lm, "A doctor") - logits(result, "A doctor")).abs().max() > 1e-3
+
+
+def loss_by_hand(lm: LanguageModel, rows: pd.DataFrame, *, end: str = "", whole: bool = False) -> float:
+    """Mean −log p over the tokens that start behind the prompt, each row alone and unpadded."""
+    total, tokens = 0.0, 0
+    for prompt, completion in rows[["prompt", "completion"]].itertuples(index=False):
+        encoded = lm.tokenizer(prompt + completion + end, return_offsets_mapping=True)
+        ids = torch.tensor([encoded["input_ids"]])
+        with torch.no_grad():
+            log_p = lm.model(ids).logits[0].double().log_softmax(-1)
+        for place, (start, _) in enumerate(encoded["offset_mapping"]):
+            if place and (whole or start >= len(prompt)):
+                total -= float(log_p[place - 1, ids[0, place]])
+                tokens += 1
+    return total / tokens
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_the_loss_is_on_the_completion_without_an_end_token(
+    build: Build, architecture: str, rows: pd.DataFrame
+) -> None:
+    lm = build(architecture)
+    settings = dataclasses.replace(SMALL, steps=1, batch=len(rows), learning_rate=0.0)
+    folder = finetune.adapter(lm, rows, settings)
+    loss = pd.read_csv(folder / "training.csv")["loss"].tolist()
+    assert loss == [pytest.approx(loss_by_hand(lm, rows), rel=1e-5)]
+    for wrong in (loss_by_hand(lm, rows, whole=True), loss_by_hand(lm, rows, end=lm.tokenizer.eos_token)):
+        assert abs(wrong - loss[0]) > 1e-3
+    # An end token in the text is one: the completion then teaches where to stop.
+    ended = rows.assign(completion=rows["completion"] + lm.tokenizer.eos_token)
+    assert finetune._examples(lm, ended)["labels"][0][-1] == lm.tokenizer.eos_token_id
+    assert finetune._examples(lm, rows)["labels"][0][-1] != lm.tokenizer.eos_token_id
+
+
+def test_a_rendered_chat_turn_has_one_bos(llama: LanguageModel) -> None:
+    rendered = pd.DataFrame({"prompt": ["<s>[user] Who?\n[assistant] ", "A nurse"], "completion": ["She.", " walks"]})
+    for ids in finetune._examples(llama, rendered)["input_ids"]:
+        assert ids[0] == 0
+        assert ids.count(0) == 1
+
+
+def count_steps(monkeypatch: pytest.MonkeyPatch, *, stop_at: int | None = None) -> list[int]:
+    """Every training step is noted; the one numbered ``stop_at`` is a Ctrl-C."""
+    calls: list[int] = []
+    original = SFTTrainer.training_step
+
+    def step(self: SFTTrainer, *args: Any, **kwargs: Any) -> torch.Tensor:
+        calls.append(self.state.global_step + 1)
+        if calls[-1] == stop_at:
+            raise KeyboardInterrupt
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(SFTTrainer, "training_step", step)
+    return calls
+
+
+@pytest.fixture(scope="module")
+def stopped(build: Build, rows: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache in which a training was stopped by Ctrl-C in its fifth step."""
+    folder = tmp_path_factory.mktemp("stopped")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BIASGEOM_CACHE", str(folder))
+        count_steps(patch, stop_at=5)
+        with pytest.raises(KeyboardInterrupt):
+            finetune.adapter(build("llama"), rows, SMALL)
+    return folder
+
+
+@pytest.fixture
+def work(stopped: Path) -> Path:
+    """The folder with the checkpoints of steps 3 and 4, in a copy of that cache that is this test's own."""
+    shutil.copytree(stopped, cache.root())
+    (work,) = (cache.root() / "adapters").iterdir()
+    assert sorted(path.name for path in work.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-4"]
+    return work
+
+
+@pytest.mark.parametrize("last", [3, 4])
+def test_a_stopped_training_ends_in_the_same_weights(
+    llama: LanguageModel, rows: pd.DataFrame, straight: Path, work: Path, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    """Within an epoch (3) and at its end (4)."""
+    assert work.name == f"{straight.name}.partial"
+    # A kill while a checkpoint is being written leaves half of it.
+    if last == 3:
+        (work / "checkpoint-4" / "trainer_state.json").write_text('{"global_step": 4')
+    calls = count_steps(monkeypatch)
+    resumed = finetune.adapter(llama, rows, SMALL)
+    assert calls == list(range(last + 1, 7))
+    assert resumed.name == straight.name
+    assert same(weights(resumed), weights(straight))
+    assert (resumed / "training.csv").read_text() == (straight / "training.csv").read_text()
+    assert list((cache.root() / "adapters").iterdir()) == [resumed]
+
+
+@pytest.mark.parametrize("lost", ["optimizer.pt", "rng_state.pth"])
+def test_without_the_optimizer_or_the_dropout_state_it_would_not(
+    llama: LanguageModel, rows: pd.DataFrame, straight: Path, work: Path, lost: str
+) -> None:
+    """The control of the test above: its equality would notice."""
+    for file in work.glob(f"*/{lost}"):
+        file.unlink()
+    assert not same(weights(finetune.adapter(llama, rows, SMALL)), weights(straight))
+
+
+def test_a_training_stopped_before_it_was_stored_does_not_go_too_far(
+    llama: LanguageModel, rows: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+
+        def full(path: Path) -> None:
+            raise OSError(28, "No space left on device")
+
+        patch.setattr(cache, "atomic", full)
+        with pytest.raises(OSError, match="No space left"):
+            finetune.adapter(llama, rows, SMALL)
+    calls = count_steps(monkeypatch)
+    folder = finetune.adapter(llama, rows, SMALL)
+    assert calls == [6]
+    assert pd.read_csv(folder / "training.csv")["step"].tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_training_is_done_once(
+    llama: LanguageModel, rows: pd.DataFrame, straight: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BIASGEOM_CACHE", str(straight.parents[1]))
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("trained")
+
+    monkeypatch.setattr(SFTTrainer, "train", fail)
+    assert finetune.adapter(llama, rows.assign(note="unused"), SMALL) == straight
+    changes: list[dict[str, Any]] = [{"seed": 4}, {"learning_rate": 2e-2}, {"targets": ("q_proj", "v_proj")}]
+    for change in changes:
+        with pytest.raises(AssertionError, match="trained"):
+            finetune.adapter(llama, rows, dataclasses.replace(SMALL, **change))
+    with pytest.raises(AssertionError, match="trained"):
+        finetune.adapter(llama, rows.iloc[::-1], SMALL)
+    llama.core.lm_head.weight[0, 0] += 1
+    with pytest.raises(AssertionError, match="trained"):
+        finetune.adapter(llama, rows, SMALL)
+
+
+def test_settings_reach_the_trainer(llama: LanguageModel, rows: pd.DataFrame) -> None:
+    chosen = dataclasses.replace(SMALL, steps=None, epochs=2, targets=("q_proj", "v_proj"))
+    folder = finetune.adapter(llama, rows, chosen)
+    written = json.loads((folder / "adapter_config.json").read_text())
+    assert [written[key] for key in ("r", "lora_alpha", "lora_dropout")] == [4, 8, 0.1]
+    assert {name.split(".")[-3] for name in weights(folder)} == {"q_proj", "v_proj"}
+    assert len(pd.read_csv(folder / "training.csv")) == 2 * math.ceil(len(rows) / 2)
+    # Every linear layer but the head; a bfloat16 model trains in its own format.
+    llama.model.to(torch.bfloat16)
+    everywhere = weights(finetune.adapter(llama, rows, dataclasses.replace(SMALL, steps=1)))
+    blocks = {name.split(".layers.")[1].rsplit(".lora_")[0] for name in everywhere}
+    assert len(blocks) == 4 * 7
+    assert len(everywhere) == 2 * len(blocks)
+
+
+def test_nothing_leaves_the_machine(llama: LanguageModel, rows: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TRL reports its use, and PEFT asks the hub for a named model's config at every save."""
+    asked: list[Any] = []
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        asked.append(args)
+        raise OSError("no network in this test")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr("trl.trainer.base_trainer.send_telemetry", refuse)
+    monkeypatch.delenv("CI", raising=False)
+    llama.core.name_or_path = llama.core.config.name_or_path = "organisation/model"
+    finetune.aligned(llama, rows, SMALL, name="tuned")
+    assert asked == []
+    # The control: the trainer as it comes does report.
+    monkeypatch.delattr(finetune._Trainer, "_send_telemetry")
+    with pytest.raises(OSError, match="no network"):
+        finetune.adapter(llama, rows, dataclasses.replace(SMALL, seed=4))
+
+
+def test_a_loss_that_is_not_finite_stops_the_training(llama: LanguageModel, rows: pd.DataFrame) -> None:
+    with pytest.raises(ArithmeticError, match=r"training llama: the loss of step 2 is (nan|inf)"):
+        finetune.adapter(llama, rows, dataclasses.replace(SMALL, learning_rate=1e30, warmup=0))
+    llama.core.lm_head.weight[5] = float("nan")
+    with pytest.raises(ArithmeticError, match=r"the loss of step 1 is nan"):
+        finetune.adapter(llama, rows, SMALL)
+    assert not list((cache.root() / "adapters").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("prompt", "", r"row 2: the prompt is empty or no text: ''"),
+        ("completion", " \n", r"row 2: the completion is empty"),
+        ("completion", float("nan"), r"row 2: the completion is empty or no text: nan"),
+    ],
+)
+def test_bad_rows(llama: LanguageModel, rows: pd.DataFrame, column: str, value: object, message: str) -> None:
+    rows = rows.astype(object)
+    rows.loc[2, column] = value
+    with pytest.raises(ValueError, match=message):
+        finetune.adapter(llama, rows, SMALL)
+
+
+def test_bad_tables_and_boundaries(gpt2: LanguageModel, rows: pd.DataFrame) -> None:
+    with pytest.raises(ValueError, match="missing: completion"):
+        finetune.adapter(gpt2, rows[["prompt"]], SMALL)
+    with pytest.raises(ValueError, match="no rows"):
+        finetune.adapter(gpt2, rows.iloc[:0], SMALL)
+    assert len(gpt2.tokenizer("The")["input_ids"]) == 1
+    with pytest.raises(ValueError, match="row 0: prompt and completion are one token"):
+        finetune.adapter(gpt2, pd.DataFrame({"prompt": ["Th"], "completion": ["e"]}), SMALL)
+
+
+def test_models_that_are_not_plain(build: Build, llama: LanguageModel, rows: pd.DataFrame) -> None:
+    with hooks.steer(llama, 1, torch.ones(llama.width), 1.0), pytest.raises(ValueError, match="under hooks"):
+        finetune.adapter(llama, rows, SMALL)
+    handle = llama.blocks[0].register_forward_hook(lambda *_: None)
+    with pytest.raises(ValueError, match="under hooks"):
+        finetune.adapter(llama, rows, SMALL)
+    handle.remove()
+    with pytest.raises(ValueError, match="carries an adapter already"):
+        finetune.adapter(build("llama-lora"), rows, SMALL)
+    llama.model.train()
+    with pytest.raises(ValueError, match="training mode"):
+        finetune.adapter(llama, rows, SMALL)
+    llama.model.eval().half()
+    with pytest.raises(ValueError, match="float16"):
+        finetune.adapter(llama, rows, SMALL)
+
+
+def test_gpt2_is_padded_though_it_has_no_padding_token(gpt2: LanguageModel, rows: pd.DataFrame) -> None:
+    """With a batch of all rows the loss is that of each row alone; GPT-2's own dropout is switched off for it."""
+    assert isinstance(gpt2.model, GPT2LMHeadModel)
+    for module in gpt2.model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    for block in gpt2.blocks:
+        block.attn.attn_dropout.p = 0.0
+    settings = dataclasses.replace(SMALL, steps=1, batch=len(rows), learning_rate=0.0, dropout=0.0)
+    loss = pd.read_csv(finetune.adapter(gpt2, rows, settings) / "training.csv")["loss"][0]
+    assert loss == pytest.approx(loss_by_hand(gpt2, rows), rel=1e-5)
+    assert gpt2.tokenizer.pad_token is None
