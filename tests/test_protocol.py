@@ -16,7 +16,7 @@ from sklearn.covariance import LedoitWolf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-SAMPLING = Sampling(gendered=3, control=2, tokens=5, temperature=1.0, seed=4)
+SAMPLING = Sampling(professions=3, others=2, tokens=5, temperature=1.0, seed=4)
 COLUMNS = ["condition", "concept", "kind", "entity", "persona", "sample", "text", "label"]
 KEYS = ["concept", "kind", "entity"]
 

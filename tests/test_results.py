@@ -1,5 +1,6 @@
 """What a notebook leaves behind: folder, tables, figures, ``run.json``; the same bytes when it runs again."""
 
+import csv
 import json
 import subprocess
 from pathlib import Path
@@ -126,6 +127,31 @@ def test_a_table_comes_back_as_a_reader_sees_it() -> None:
     # Six significant digits: what differs by rounding only is the same file.
     assert back["value"].tolist() == [0.333333, -2e-07, 123457]
     assert list(back.columns) == list(TABLE.columns)
+
+
+def test_text_of_a_model_cannot_break_a_table(place: Path) -> None:
+    texts = [
+        "plain",
+        'a "quoted", cell',
+        "two\nlines",
+        "a\rreturn",
+        "a \x00 null",
+        "\x1b[31mred",
+        "a\u2028separator",
+        "tab\t",
+    ]
+    frame = pd.DataFrame({"text": texts, "label": "neutral"})
+    run = opened()
+    found = run.table("texts", frame)
+    assert found.shape == frame.shape
+    assert (found["label"] == "neutral").all()
+    assert found["text"].tolist()[3:7] == ["a\\rreturn", "a \\x00 null", "\\x1b[31mred", "a\\u2028separator"]
+    assert [found["text"][i] for i in (0, 1, 2, 7)] == [texts[i] for i in (0, 1, 2, 7)]
+    with (run.folder / "texts.csv").open(newline="") as stream:  # another reader
+        assert len(list(csv.reader(stream))) == 1 + len(texts)
+    # Negative control: as pandas writes it, a row breaks.
+    frame.to_csv(place / "raw.csv", index=False)
+    assert len(pd.read_csv(place / "raw.csv")) > len(frame)
 
 
 def test_undefined_values_stay_empty_cells() -> None:

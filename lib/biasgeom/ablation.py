@@ -34,14 +34,14 @@ class Setting:
     blocks: tuple[int, ...]
 
 
-def settings(blocks: int) -> list[Setting]:
-    """The paper's, and two that spare the model: ``guarded``, everywhere and in the last third of the blocks only."""
+def settings(blocks: int, late: float = 2 / 3) -> list[Setting]:
+    """The paper's, and two that spare the model: ``guarded`` everywhere, and after the share ``late`` of blocks."""
     everywhere = tuple(range(blocks))
-    late = tuple(range(round(2 * blocks / 3), blocks))
+    last = tuple(range(min(round(late * blocks), blocks - 1), blocks))
     return [
         Setting("literal", "literal", everywhere),
         Setting("guarded", "guarded", everywhere),
-        Setting("guarded, late", "guarded", late),
+        Setting("guarded, late", "guarded", last),
     ]
 
 
@@ -127,7 +127,8 @@ def against_random(table: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        condition, setting, concept, kind; bias_pol without ablation (plain), without the gender direction (gender),
+        condition, setting, concept, kind; bias_pol without ablation (plain), without the gender direction (gender), the
+        mean bias of both (plain_mean, gender_mean),
         and the smallest and largest without a random one (random_low, random_high); p, the share of random directions
         that lower Bias_pol as far, in the Monte-Carlo form (1 + k) / (1 + draws); added nats per token: gender_nats and
         the largest of the random ones, random_nats.
@@ -139,6 +140,7 @@ def against_random(table: pd.DataFrame) -> pd.DataFrame:
         plain, gender = by_name.loc[NONE], by_name.loc[GENDER]
         row = dict(zip(("condition", "setting", "concept", "kind"), keys, strict=True))
         row |= {"plain": plain["bias_pol"], "gender": gender["bias_pol"]}
+        row |= {"plain_mean": plain["mean_bias"], "gender_mean": gender["mean_bias"]}
         row |= {"random_low": random["bias_pol"].min(), "random_high": random["bias_pol"].max()}
         row["p"] = (1 + (random["bias_pol"] <= gender["bias_pol"]).sum()) / (1 + len(random))
         row |= {"gender_nats": gender["nats"] - plain["nats"], "random_nats": random["nats"].max() - plain["nats"]}

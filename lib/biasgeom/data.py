@@ -40,6 +40,11 @@ def _table(name: str, columns: list[str], unique: list[str]) -> pd.DataFrame:
     blank = (table.apply(lambda column: column.str.strip()) == "").any(axis=1)
     if blank.any():
         raise ValueError(f"{path}: empty cell in line {int(blank.idxmax()) + 2}")
+    ragged = (table.apply(lambda column: column.str.strip()) != table).any(axis=1)
+    if ragged.any():
+        raise ValueError(
+            f"{path}: white space around a cell in line {int(ragged.idxmax()) + 2}; it would be read as text"
+        )
     if (twice := table.duplicated(unique)).any():
         raise ValueError(f"{path}: line {int(twice.idxmax()) + 2} repeats an earlier {' and '.join(unique)}")
     return table

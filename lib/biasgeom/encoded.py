@@ -184,15 +184,18 @@ def polarization_tables(
 
 
 def latent_table(found: list[Concept], pairs: Pairs, *, draws: int, bootstrap: int, seed: int) -> pd.DataFrame:
-    """S_latent by block along the Ledoit–Wolf direction with its interval and the isotropic null only.
+    """S_latent by block along the Ledoit–Wolf direction with interval and both nulls, for concepts without controls.
 
-    For concepts that have no controls beside them; columns as in :func:`polarization_tables`.
+    Columns as in :func:`polarization_tables`, without estimator.
     """
     rng = np.random.default_rng([seed, 0])
+    signs = statistics.group_signs(pairs.words, draws, rng)
     rows = []
     for block in range(pairs.female.shape[1]):
         random = direction.isotropic_directions(pairs.female.shape[2], draws, rng)
         vector = direction.contrast_direction(pairs.female[:, block], pairs.male[:, block], estimator="ledoit-wolf")
+        female, male = pairs.female[:, block], pairs.male[:, block]
+        flips = direction.sign_flip_directions(female, male, signs, estimator="ledoit-wolf")
         for concept in found:
             states = concept.states[:, :, block]
             resampled, weights = _bootstrap(pairs, block, len(states), "ledoit-wolf", bootstrap, seed)
@@ -200,8 +203,10 @@ def latent_table(found: list[Concept], pairs: Pairs, *, draws: int, bootstrap: i
             replicates = direction.bootstrap_polarizations(states, resampled, weights)
             low, high = statistics.normal_interval(observed, replicates)
             below, above = statistics.band(direction.polarizations(states, random))
+            flipped = [*direction.polarizations(states, flips), observed]
             row = {"concept": concept.name, "kind": concept.kind, "block": block, "s_latent": observed}
-            rows.append(row | {"low": low, "high": high, "isotropic_low": below, "isotropic_high": above})
+            row |= {"low": low, "high": high, "isotropic_low": below, "isotropic_high": above}
+            rows.append(row | dict(zip(("flip_low", "flip_high"), statistics.band(np.array(flipped)), strict=True)))
     return pd.DataFrame(rows)
 
 

@@ -8,7 +8,7 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 # Okabe-Ito colours: told apart in every common form of colour blindness.
-BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#777777"
+BLUE, ORANGE, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#777777"
 
 
 def style() -> None:
@@ -98,7 +98,7 @@ def lines_with_bands(
         squeeze=False,
         layout="constrained",
     )
-    colours = dict(zip(table[line].unique(), (ORANGE, BLUE, GREEN), strict=False))
+    colours = _colours(table[line].unique(), ORANGE, BLUE, GREEN)
     for axis, (name, rows_of_panel) in zip(axes.flat, groups, strict=False):
         for curve, points in rows_of_panel.groupby(line, sort=False):
             colour = colours[curve]
@@ -145,7 +145,7 @@ def curves(
     figure, axes = plt.subplots(
         rows, min(2, len(panels)), figsize=(7.5, 2.4 * rows + 0.4), sharex=True, squeeze=False, layout="constrained"
     )
-    colours = dict(zip(table[line].unique(), (ORANGE, BLUE, GREEN), strict=False))
+    colours = _colours(table[line].unique(), ORANGE, BLUE, GREEN)
     for axis, (column, title) in zip(axes.flat, panels.items(), strict=False):
         for i, (name, points) in enumerate(table.groupby(line, sort=False)):
             known = points.dropna(subset=[column])
@@ -186,7 +186,10 @@ def shares(table: pd.DataFrame, *, rows: str, columns: str, label: str) -> Figur
     for line, (row, part) in zip(axes, table.groupby(rows, sort=False), strict=True):
         order = part[part[columns] == names[0]].sort_values("bias")[label]
         for axis, column in zip(line, names, strict=True):
-            bars = part[part[columns] == column].set_index(label).loc[order]
+            bars = part[part[columns] == column].set_index(label).reindex(order)
+            if bars["bias"].isna().all():  # not sampled in this condition
+                axis.set_visible(False)
+                continue
             total = bars[["female", "male", "neutral"]].sum(axis=1)
             axis.barh(order, bars["female"] / total, color=ORANGE, alpha=0.6, height=0.75, label="female")
             axis.barh(order, -bars["male"] / total, color=BLUE, alpha=0.6, height=0.75, label="male")
@@ -215,7 +218,7 @@ def dodged_bars(
     groups, bars = list(table[group].unique()), list(table[bar].unique())
     step = 0.8 / len(bars)
     figure, axis = plt.subplots(figsize=(7, 0.27 * len(groups) * len(bars) + 1.4), layout="constrained")
-    for i, (name, colour) in enumerate(zip(bars, (GREY, BLUE, ORANGE, GREEN), strict=False)):
+    for i, (name, colour) in enumerate(_colours(bars, GREY, BLUE, ORANGE, GREEN, PINK).items()):
         rows = table[table[bar] == name]
         places = [groups.index(g) - 0.4 + (i + 0.5) * step for g in rows[group]]
         errors = [rows[value] - rows[low], rows[high] - rows[value]] if low else None
@@ -267,6 +270,12 @@ def against_random(table: pd.DataFrame, *, rows: str, columns: str, x: str, y: s
         axis.set_ylabel(ylabel)
     _legend(figure, axes[0, 0])
     return figure
+
+
+def _colours(names: Sequence[str], *colours: str) -> dict[str, str]:
+    if len(names) > len(colours):
+        raise ValueError(f"a figure tells {len(colours)} things apart, not {len(names)}: {', '.join(names)}")
+    return dict(zip(names, colours, strict=False))
 
 
 def _legend(figure: Figure, axis: plt.Axes) -> None:

@@ -21,7 +21,14 @@ import pandas as pd
 import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel
-from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PreTrainedModel,
+    PrinterCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from trl import SFTConfig, SFTTrainer
 
 from biasgeom import cache, hooks, models
@@ -85,8 +92,7 @@ def adapter(lm: LanguageModel, rows: pd.DataFrame, settings: Settings) -> Path:
     Raises
     ------
     ValueError
-        A missing column; an empty prompt or completion, by row; a model in training mode, in float16, with an adapter
-        already, or under hooks.
+        A missing column; an empty prompt or completion, by row; a model in training mode, in float16, or under hooks.
     ArithmeticError
         A loss that is not finite, by step.
 
@@ -135,7 +141,7 @@ def aligned(lm: LanguageModel, rows: pd.DataFrame, settings: Settings, *, name: 
     """
     folder = adapter(lm, rows, settings)
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # PEFT asks an attribute's old name
-        model = PeftModel.from_pretrained(copy.deepcopy(lm.core), folder, is_trainable=False)
+        model = PeftModel.from_pretrained(_copy(lm), folder, is_trainable=False)
     model.eval().requires_grad_(False)
     model.config.use_cache = True
     return LanguageModel(model, lm.tokenizer, f"{lm.name}+{name}", {**lm.provenance, "adapter": folder.name})
@@ -146,10 +152,14 @@ def _require_plain(lm: LanguageModel) -> None:
     hooks.require_evaluation(lm)
     if lm.interventions or hooks.foreign(lm):
         raise ValueError(f"{lm.name} is under hooks, which a copy would keep: leave them before training")
-    if lm.model is not lm.core:
-        raise ValueError(f"{lm.name} carries an adapter already: train the model below it, or merge the adapter first")
     if lm.dtype is torch.float16:
         raise ValueError(f"{lm.name} is in float16, which training overflows: load it in bfloat16 or float32")
+
+
+def _copy(lm: LanguageModel) -> PreTrainedModel:
+    """The core apart from ``lm``; an adapter that it carries is merged into the weights."""
+    model = copy.deepcopy(lm.model)
+    return model if lm.model is lm.core else model.merge_and_unload()
 
 
 def _examples(lm: LanguageModel, rows: pd.DataFrame) -> dict[str, list[list[int]]]:
@@ -219,7 +229,7 @@ def _train(
     lm: LanguageModel, examples: dict[str, list[list[int]]], settings: Settings, work: Path
 ) -> tuple[PeftModel, pd.DataFrame]:
     """The trained copy, and its loss by step; checkpoints go to ``work`` ten times a training."""
-    core = copy.deepcopy(lm.core)
+    core = _copy(lm)
     core.name_or_path = ""  # with a name, PEFT asks the hub about it whenever it saves
     on_cpu = lm.device.type == "cpu"
     config = SFTConfig(

@@ -44,4 +44,4 @@ def with_interval(frame: pd.DataFrame, *, low: str = "low", high: str = "high", 
 def _column(values: pd.Series, digits: int, markup: bool) -> list[str]:
     if pd.api.types.is_float_dtype(values):
         return ["–" if pd.isna(v) else escaped(f"{v:.{digits}g}") for v in values]
-    return [str(v) if markup else escaped(v) for v in values]
+    return ["–" if pd.isna(v) else str(v) if markup else escaped(v) for v in values]

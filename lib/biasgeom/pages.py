@@ -71,7 +71,7 @@ def _verdicts(model: str) -> str:
     return table(frame, name="tab-gender-verdicts", caption=VERDICTS, markup=("verdict", "where"))
 
 
-VERDICTS = "What the paper claims, and what this run's tables say by rules that were written before the first run."
+VERDICTS = "What the paper claims, and what this run's tables say by rules in code."
 
 
 def _beside(model: str) -> str:

@@ -1,7 +1,7 @@
 """The gender paper's protocol: in each condition the same neutral prompts are read and continued (3.1, 4.1).
 
-A condition is a model and what stands before the prompt. States, samples and the proxy of one condition thus come from
-identical texts, which is what makes encoded and expressed bias comparable.
+A condition is a model and what stands before the prompt. States, samples and the proxy of a model come from identical
+prompts, which is what makes encoded and expressed bias comparable; states are read without an instruction.
 """
 
 from collections.abc import Sequence
@@ -58,12 +58,22 @@ def instructed(condition: Condition) -> Condition:
     return Condition(f"{condition.name}, 1950s", condition.lm, data.instruction())
 
 
+OF_PROFESSIONS = ("Professions", "ESL", "Stories")
+"""Concepts whose entities are the professions."""
+
+
 @dataclass(frozen=True)
 class Sampling:
-    """How completions are sampled; gender paper 4.1.4: 10 a prompt, temperature 0.7, at most 50 tokens."""
+    """How completions are sampled; gender paper 4.1.4: 10 a prompt, temperature 0.7, at most 50 tokens.
 
-    gendered: int
-    control: int
+    Attributes
+    ----------
+    professions, others : int
+        Completions a prompt of a concept in :data:`OF_PROFESSIONS`, and of any other.
+    """
+
+    professions: int
+    others: int
     tokens: int
     temperature: float
     seed: int
@@ -83,8 +93,9 @@ def completions(condition: Condition, prompts: pd.DataFrame, sampling: Sampling)
         condition, concept, kind, entity, persona, sample, text (prompt and completion, without the instruction), label.
     """
     tables = []
-    for kind, count in (("gendered", sampling.gendered), ("control", sampling.control)):
-        rows = prompts[prompts["kind"] == kind]
+    of_professions = prompts["concept"].isin(OF_PROFESSIONS)
+    for chosen, count in ((of_professions, sampling.professions), (~of_professions, sampling.others)):
+        rows = prompts[chosen]
         if rows.empty:
             continue
         samples = generation.sample(

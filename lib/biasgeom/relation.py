@@ -74,12 +74,13 @@ def correlation_table(
     by_block : DataFrame
         block and rho; rho is missing where it is undefined.
     summary : dict
-        entities, largest (ρ), at (its block), mean (ρ over blocks), chance (95 % of the maximum by chance), p, and
-        undefined: why there is no ρ at all, or "". Without ρ the numbers are missing.
+        entities, spread (standard deviation of their biases), largest (ρ), at (its block), mean (ρ over blocks), chance
+        (95 % of the maximum by chance), p, and undefined: why there is no ρ at all, or "". Without ρ the numbers are
+        missing.
     """
     rho = spearman(scores, bias)
     by_block = pd.DataFrame({"block": np.arange(len(rho)), "rho": rho})
-    summary: dict[str, float | int | str] = {"entities": len(bias), "undefined": ""}
+    summary: dict[str, float | int | str] = {"entities": len(bias), "spread": float(np.std(bias)), "undefined": ""}
     if np.isnan(rho).all():
         what = "expressed bias" if np.ptp(bias) == 0 else "latent score"
         return by_block, summary | {"undefined": f"the {what} of all entities is the same"}
@@ -126,5 +127,5 @@ def correlations(
                 by_block.append(table.assign(**keys))
                 summaries.append(keys | summary)
     columns = ["expressed", "pairing", "concept", "kind", "block", "rho"]
-    keys = [*columns[:4], "entities", "undefined", "largest", "at", "mean", "chance", "p"]
+    keys = [*columns[:4], "entities", "spread", "undefined", "largest", "at", "mean", "chance", "p"]
     return pd.concat(by_block, ignore_index=True)[columns], pd.DataFrame(summaries, columns=keys)

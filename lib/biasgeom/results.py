@@ -24,7 +24,20 @@ from biasgeom import data
 if TYPE_CHECKING:  # at run time it would load torch and transformers, which reading results does not need
     from biasgeom.models import LanguageModel
 
-PACKAGES = ("biasgeom", "torch", "transformers", "peft", "numpy", "scipy", "scikit-learn", "statsmodels", "pandas")
+PACKAGES = (
+    "biasgeom",
+    "torch",
+    "transformers",
+    "peft",
+    "trl",
+    "accelerate",
+    "datasets",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "statsmodels",
+    "pandas",
+)
 
 
 def root() -> Path:
@@ -91,6 +104,9 @@ class Run:
     def table(self, name: str, frame: pd.DataFrame) -> pd.DataFrame:
         """Write a tidy CSV (six significant digits) and return it as a reader of the file sees it.
 
+        Control characters but tab and new line are written as escapes: a model may write a carriage return or a null,
+        at which readers of CSV end a line or a text.
+
         Raises
         ------
         ValueError
@@ -100,6 +116,7 @@ class Run:
         if frame.empty or (numbers.abs() == math.inf).any(axis=None):
             raise ValueError(f"table {name} is empty or holds an infinite number")
         path = self.folder / f"{name}.csv"
+        frame = frame.map(_without_control, na_action="ignore")
         frame.to_csv(path, index=False, float_format="%.6g")
         return pd.read_csv(path)
 
@@ -123,6 +140,12 @@ class Run:
         os.replace(self.folder, self._final)
         self.folder = self._final
         return self.info
+
+
+def _without_control(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]", lambda found: repr(found.group())[1:-1], value)
 
 
 def _commit() -> str | None:
