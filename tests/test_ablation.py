@@ -149,6 +149,27 @@ def test_settings_cover_all_blocks_or_the_last_third(blocks: int) -> None:
     assert late.blocks
 
 
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(blocks=st.integers(1, 80), late=st.floats(0, 1))
+def test_the_late_setting_starts_after_a_share_of_the_blocks(blocks: int, late: float) -> None:
+    everywhere = list(ablation.settings(blocks))[:2]
+    literal, guarded, last = ablation.settings(blocks, late=late)
+    assert [literal, guarded] == everywhere  # they have no part in it
+    assert (last.name, last.variant) == ("guarded, late", "guarded")
+    # Blocks at the end of the stack, at least one, as many as the share leaves, to half a block.
+    assert last.blocks == tuple(range(blocks))[-len(last.blocks) :]
+    assert abs(len(last.blocks) - (1 - late) * blocks) <= 0.5 + 1e-9 or len(last.blocks) == 1
+
+
+def test_late_blocks_of_given_shares() -> None:
+    late = {share: ablation.settings(30, late=share)[2].blocks for share in (0.0, 0.5, 0.67, 0.99, 1.0)}
+    assert {share: blocks[0] for share, blocks in late.items()} == {0.0: 0, 0.5: 15, 0.67: 20, 0.99: 29, 1.0: 29}
+    assert all(blocks[-1] == 29 for blocks in late.values())
+    assert ablation.settings(30)[2].blocks == tuple(range(20, 30))
+    # Of a single block all that is late is that block.
+    assert [setting.blocks for setting in ablation.settings(1)] == [(0,)] * 3
+
+
 def test_gender_directions_are_ledoit_wolfs_and_know_where_they_belong(build: Build) -> None:
     lm = build("llama")
     found = ablation.gender_directions(lm)
@@ -349,21 +370,22 @@ def test_against_random_equals_a_loop(draws: int, seed: int, ties: bool) -> None
         for setting in ("literal", "guarded, late"):
             for concept, kind in (("Professions", "gendered"), ("Colors", "control")):
                 pol = rng.integers(0, 4, len(names)) / 4 if ties else rng.uniform(size=len(names))
-                nats = rng.uniform(1, 5, len(names))
-                for name, value, cost in zip(names, pol, nats, strict=True):
+                nats, mean = rng.uniform(1, 5, len(names)), rng.uniform(-1, 1, len(names))
+                for name, value, bias, cost in zip(names, pol, mean, nats, strict=True):
                     keys = dict(zip(KEYS, (condition, setting, name, concept, kind), strict=True))
-                    rows.append(keys | {"mean_bias": 0.0, "bias_pol": value, "nats": cost})
+                    rows.append(keys | {"mean_bias": bias, "bias_pol": value, "nats": cost})
                 at_least_as_low = 0
                 for value in pol[2:]:
                     if value <= pol[1]:
                         at_least_as_low += 1
-                values = (pol[0], pol[1], min(pol[2:]), max(pol[2:]), (1 + at_least_as_low) / (1 + draws))
+                values = (pol[0], pol[1], mean[0], mean[1], min(pol[2:]), max(pol[2:]))
+                values += ((1 + at_least_as_low) / (1 + draws),)
                 values += (nats[1] - nats[0], max(nats[2:]) - nats[0])
                 expected.append((condition, setting, concept, kind, *values))
     table = pd.DataFrame(rows)
     found = ablation.against_random(table)
-    columns = ["condition", "setting", "concept", "kind", "plain", "gender", "random_low", "random_high", "p"]
-    assert list(found.columns) == [*columns, "gender_nats", "random_nats"]
+    columns = ["condition", "setting", "concept", "kind", "plain", "gender", "plain_mean", "gender_mean"]
+    assert list(found.columns) == [*columns, "random_low", "random_high", "p", "gender_nats", "random_nats"]
     pd.testing.assert_frame_equal(found, pd.DataFrame(expected, columns=found.columns))
     # The order of rows within is of no account.
     shuffled = ablation.against_random(table.sample(frac=1, random_state=0)).sort_values(columns[:4])

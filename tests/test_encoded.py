@@ -4,6 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from biasgeom import data, direction, encoded, statistics
+from scipy.stats import beta, norm
+from sklearn.covariance import LedoitWolf
 
 BLOCKS, WIDTH = 3, 24
 AXIS = np.eye(WIDTH)[0]
@@ -137,3 +139,136 @@ def test_accuracy_and_direction_tables() -> None:
     assert diagnostics.loc[diagnostics["estimator"] == "mean", "cosine_to_mean"].to_numpy() == pytest.approx(1)
     assert diagnostics.loc[diagnostics["estimator"] == "mean", "shrinkage"].isna().all()
     assert diagnostics.loc[diagnostics["estimator"] == "ledoit-wolf", "condition"].ge(1).all()
+
+
+# Concepts without controls --------------------------------------------------------------------------------------------
+
+COLUMNS = ["concept", "kind", "block", "s_latent", "low", "high"]
+COLUMNS += ["isotropic_low", "isotropic_high", "flip_low", "flip_high"]
+DRAWS = 39
+
+
+def uneven(seed: int, strength: float) -> tuple[list[encoded.Concept], encoded.Pairs]:
+    """Planted with noise of unequal size: where it is the same in all directions there is nothing to whiten."""
+    found, pairs = planted(np.random.default_rng(seed), strength)
+    scale = np.geomspace(0.5, 4, WIDTH)
+    return found, encoded.Pairs(pairs.female * scale, pairs.male * scale, pairs.words)
+
+
+def whitened(differences: np.ndarray) -> np.ndarray:
+    """The unit Ledoit–Wolf direction, by scikit-learn and a dense solution."""
+    vector = np.linalg.solve(LedoitWolf().fit(differences).covariance_, differences.mean(axis=0))
+    return vector / np.linalg.norm(vector)
+
+
+def spread_along(states: np.ndarray, vector: np.ndarray, weights: np.ndarray | None = None) -> float:
+    """S_latent in loops over entities and personas; ``weights`` says how much each persona counts."""
+    personas, entities, _ = states.shape
+    weights = np.full(personas, 1 / personas) if weights is None else weights
+    scores = [sum(weights[p] * float(states[p, e] @ vector) for p in range(personas)) for e in range(entities)]
+    norms = [sum(weights[p] * np.linalg.norm(states[p, e]) for p in range(personas)) for e in range(entities)]
+    centre = sum(scores) / entities
+    return float((sum((s - centre) ** 2 for s in scores) / entities) ** 0.5 / (sum(norms) / entities))
+
+
+def edges(values: list[float]) -> list[float]:
+    """2.5 % and 97.5 %, interpolated between order statistics by hand."""
+    ordered, found = sorted(values), []
+    for share in (0.025, 0.975):
+        place = share * (len(ordered) - 1)
+        below = min(int(place), len(ordered) - 2)
+        found.append(ordered[below] + (place - below) * (ordered[below + 1] - ordered[below]))
+    return found
+
+
+def test_latent_table_is_the_whitened_part_of_the_polarization_tables() -> None:
+    found, pairs = uneven(7, 2.0)
+    numbers = {"draws": DRAWS, "bootstrap": 17, "seed": 4}
+    latent = encoded.latent_table(found, pairs, **numbers)
+    assert list(latent.columns) == COLUMNS
+    assert len(latent) == 2 * BLOCKS
+    by_block, _, _ = encoded.polarization_tables(found, pairs, **numbers)
+    for estimator in direction.ESTIMATORS:
+        part = by_block[by_block["estimator"] == estimator].drop(columns="estimator").reset_index(drop=True)
+        if estimator == "ledoit-wolf":
+            pd.testing.assert_frame_equal(latent, part[COLUMNS], rtol=1e-9)
+        else:  # negative control: the other estimator has the isotropic band in common, and no more
+            np.testing.assert_allclose(latent[["isotropic_low", "isotropic_high"]], part[COLUMNS[6:8]])
+            for column in ("s_latent", "low", "high", "flip_high"):
+                assert not np.isclose(latent[column], part[column], rtol=1e-3).any()
+
+
+def test_latent_table_needs_no_controls_and_no_other_concept() -> None:
+    found, pairs = uneven(8, 2.0)
+    both, alone = (encoded.latent_table(f, pairs, draws=20, bootstrap=10, seed=1) for f in (found, found[:1]))
+    assert set(alone["kind"]) == {"gendered"}
+    assert alone.notna().all(axis=None)
+    pd.testing.assert_frame_equal(alone, both[both["concept"] == "spread"].reset_index(drop=True), rtol=1e-12)
+
+
+def test_latent_table_equals_naive_loops() -> None:
+    found, pairs = uneven(9, 2.0)
+    table = encoded.latent_table(found, pairs, draws=DRAWS, bootstrap=15, seed=2).set_index(["concept", "block"])
+    signs = statistics.group_signs(pairs.words, DRAWS, np.random.default_rng([2, 0]))
+    # One sign a pair of words, the same at all blocks.
+    assert all(len(set(row[pairs.words == word])) == 1 for row in signs for word in range(10))
+    rng = np.random.default_rng([2, 1])
+    resampled = statistics.resample_groups(pairs.words, 15, rng)
+    personas = rng.multinomial(6, np.full(6, 1 / 6), size=15) / 6
+    of_pairs = np.random.default_rng(3).choice([-1.0, 1.0], size=signs.shape)
+    right, wrong, outside = [], [], 0
+    for block in range(BLOCKS):
+        differences = pairs.female[:, block] - pairs.male[:, block]
+        vector, mean = whitened(differences), differences.mean(axis=0)
+        assert vector @ mean < 0.9 * np.linalg.norm(mean)  # whitening has something to do here
+        flips = [whitened(row[:, None] * differences) for row in signs]
+        apart = [whitened(row[:, None] * differences) for row in of_pairs]
+        drawn = [whitened(differences[rows]) for rows in resampled]
+        for concept in found:
+            row, states = table.loc[concept.name, block], concept.states[:, :, block]
+            observed = spread_along(states, vector)
+            assert row["s_latent"] == pytest.approx(observed, rel=1e-6)
+            null = [spread_along(states, flip) for flip in flips]
+            assert row[["flip_low", "flip_high"]].tolist() == pytest.approx(edges([*null, observed]), rel=1e-6)
+            replicates = [spread_along(states, v, w) for v, w in zip(drawn, personas, strict=True)]
+            half = norm.ppf(0.975) * np.std(replicates, ddof=1)
+            assert row[["low", "high"]].tolist() == pytest.approx([observed - half, observed + half], rel=1e-6)
+            wrong.append([edges([*(spread_along(states, flip) for flip in apart), observed])[1], row["isotropic_high"]])
+            right.append([row["flip_high"]])
+        # Where the observed value lies outside the flipped ones, it does widen the band that it counts in.
+        states = found[0].states[:, :, block]
+        null = [spread_along(states, flip) for flip in flips]
+        if spread_along(states, vector) > max(null):
+            outside += 1
+            assert table.loc[("spread", block), "flip_high"] > edges(null)[1] * (1 + 1e-6)
+    assert outside
+    # Negative controls: signs a pair at a time, and the isotropic null, have other bands.
+    assert (np.isclose(right, wrong, rtol=1e-2).mean(axis=0) < 0.5).all()
+
+
+def test_the_isotropic_band_of_the_latent_table_is_that_of_the_sphere() -> None:
+    """Of a fixed axis, ⟨v, axis⟩² is Beta(1/2, (d−1)/2): states that vary along one axis have a known band."""
+    _, pairs = planted(np.random.default_rng(10), 1.0)
+    states = np.broadcast_to(np.linspace(-3, 3, 8)[None, :, None, None] * AXIS, (6, 8, BLOCKS, WIDTH))
+    concept = encoded.Concept("axis", "gendered", [str(i) for i in range(8)], states)
+    table = encoded.latent_table([concept], pairs, draws=1000, bootstrap=2, seed=0)
+    scale = np.linspace(-3, 3, 8).std() / np.abs(np.linspace(-3, 3, 8)).mean()
+    low, high = scale * np.sqrt(beta.ppf([0.025, 0.975], 0.5, (WIDTH - 1) / 2))
+    np.testing.assert_allclose(table["isotropic_high"], high, rtol=0.12)
+    np.testing.assert_allclose(table["isotropic_low"], low, atol=0.05 * high)
+    # Drawn anew for each block.
+    assert table["isotropic_high"].nunique() == BLOCKS
+
+
+def test_latent_table_finds_a_planted_spread_and_depends_on_the_seed_alone() -> None:
+    found, pairs = planted(np.random.default_rng(11), 3.0)
+    one, again, other = (encoded.latent_table(found, pairs, draws=100, bootstrap=10, seed=s) for s in (5, 5, 6))
+    pd.testing.assert_frame_equal(one, again)
+    assert not np.isclose(one[COLUMNS[6:]], other[COLUMNS[6:]], rtol=1e-9).all(axis=1).any()
+    assert one["s_latent"].equals(other["s_latent"])
+    above = (one["s_latent"] > one["flip_high"]).groupby(one["concept"]).mean()
+    assert above["spread"] == 1
+    # Negative control: without a direction in the pairs, the spread of the same states stays within the band.
+    found, pairs = planted(np.random.default_rng(12), 0.0)
+    table = encoded.latent_table(found, pairs, draws=100, bootstrap=10, seed=5)
+    assert (table["s_latent"] > table["flip_high"]).mean() < 0.5

@@ -281,3 +281,41 @@ def test_each_removed_direction_is_one_dot_of_its_kind() -> None:
     assert points["random direction"] == [[4.1, 0.39], [4.2, 0.41]]
     assert points["gender direction"] == [[4.5, 0.2]]
     assert points["nothing removed"] == [[4.0, 0.4]]
+
+
+# Colours --------------------------------------------------------------------------------------------------------------
+
+
+def bar_table(bars: int) -> pd.DataFrame:
+    return pd.DataFrame({"group": "a", "bar": [f"bar {i}" for i in range(bars)], "value": np.arange(1.0, bars + 1)})
+
+
+def test_as_many_curves_and_bars_as_there_are_colours_are_told_apart() -> None:
+    lines = ["one", "two", "three"]
+    figure = figures.lines_with_bands(line_table(["a"], lines), **DRAWN, **LABELS)
+    (axis,) = shown(figure)
+    colours = {line.get_label(): line.get_color() for line in axis.lines if line.get_label() in lines}
+    assert list(colours) == lines
+    assert len(set(colours.values())) == 3
+    figure = figures.curves(line_table(["a"], lines), x="block", panels={"value": "v"}, line="line", xlabel="block")
+    drawn = figure.axes[0].lines
+    assert len({line.get_color() for line in drawn}) == len({line.get_linestyle() for line in drawn}) == 3
+    (axis,) = shown(figures.dodged_bars(bar_table(5), group="group", bar="bar", value="value", xlabel="x"))
+    assert [bar.get_width() for bar in axis.patches] == [1, 2, 3, 4, 5]
+    assert len({to_hex(bar.get_facecolor()) for bar in axis.patches}) == 5
+    assert legend_of(axis.figure) == [f"bar {i}" for i in range(5)]
+
+
+def test_more_curves_or_bars_than_colours_are_refused_rather_than_left_out() -> None:
+    table = line_table(["a"], ["one", "two", "three", "four"])
+    message = "tells 3 things apart, not 4: one, two, three, four"
+    with pytest.raises(ValueError, match=message):
+        figures.lines_with_bands(table, **DRAWN, **LABELS)
+    with pytest.raises(ValueError, match=message):
+        figures.curves(table, x="block", panels={"value": "v"}, line="line", xlabel="block")
+    with pytest.raises(ValueError, match=r"tells 5 things apart, not 6: bar 0, .*, bar 5"):
+        figures.dodged_bars(bar_table(6), group="group", bar="bar", value="value", xlabel="x")
+    # Four that are never in one panel are as many in the legend.
+    apart = table.assign(panel=table["line"].isin(["one", "two"]).map({True: "a", False: "b"}))
+    with pytest.raises(ValueError, match=message):
+        figures.lines_with_bands(apart, **DRAWN, **LABELS)

@@ -1,5 +1,6 @@
 """LoRA fine-tuning: the stated loss, on a copy, resumed to the same weights, trained once."""
 
+import copy
 import dataclasses
 import json
 import math
@@ -328,10 +329,43 @@ def test_bad_tables_and_boundaries(gpt2: LanguageModel, rows: pd.DataFrame) -> N
 
 def test_an_adapter_of_the_model_is_merged_before_training(build: Build, rows: pd.DataFrame) -> None:
     lm = build("llama-lora")
-    before, fingerprint = lm.model(torch.tensor([[3, 4, 5]])).logits, lm.fingerprint()
-    none = finetune.aligned(lm, rows, replace(SMALL, learning_rate=0.0), name="x")
-    torch.testing.assert_close(none.model(torch.tensor([[3, 4, 5]])).logits, before, rtol=1e-4, atol=1e-4)
+    fingerprint, state = lm.fingerprint(), {name: tensor.clone() for name, tensor in lm.model.state_dict().items()}
+    text = rows["prompt"][0] + rows["completion"][0]
+    carried = logits(lm, text)
+    without = LanguageModel(copy.deepcopy(lm.model).unload(), lm.tokenizer, "without")
+    # At learning rate 0 the new adapter stays at nothing: what is below it is all that shows.
+    still = dataclasses.replace(SMALL, steps=1, batch=len(rows), learning_rate=0.0, dropout=0.0)
+    none = finetune.aligned(lm, rows, still, name="none")
+    torch.testing.assert_close(logits(none, text), carried, rtol=1e-4, atol=1e-4)
+    # Negative control: the model without its adapter, which training would otherwise have started from, is another.
+    assert (logits(without, text) - carried).abs().max() > 0.1
+    # The loss of the first step is the carried model's, without the dropout of its adapter.
+    (loss,) = pd.read_csv(cache.root() / "adapters" / none.provenance["adapter"] / "training.csv")["loss"]
+    assert loss == pytest.approx(loss_by_hand(lm, rows), rel=1e-5)
+    assert abs(loss - loss_by_hand(without, rows)) > 1e-3
+
+    # What is learned comes on top: the carried adapter (of two kinds of layer only) is part of the weights below it.
+    settings = dataclasses.replace(SMALL, steps=12, batch=7, learning_rate=3e-2, dropout=0.0)
+    result = finetune.aligned(lm, rows, settings, name="tuned")
+    with result.model.disable_adapter():
+        torch.testing.assert_close(logits(result, text), carried, rtol=1e-4, atol=1e-4)
+    assert (logits(result, text) - carried).abs().max() > 0.1
+    assert loss_by_hand(result, rows) < loss_by_hand(lm, rows) - 1
+    assert result.model.peft_config["default"].r == SMALL.rank == 4
+    assert any("gate_proj.lora_A" in name for name, _ in result.model.named_parameters())
+
+    # The caller's model still carries its adapter beside its weights, with the same numbers.
     assert lm.fingerprint() == fingerprint
+    after = lm.model.state_dict()
+    assert after.keys() == state.keys()
+    assert all(torch.equal(after[name], tensor) for name, tensor in state.items())
+    assert not any(getattr(module, "merged", False) for module in lm.model.modules())
+    assert not any(module.training for module in lm.model.modules())
+    assert not any(parameter.requires_grad for parameter in lm.model.parameters())
+    torch.testing.assert_close(logits(lm, text), carried, rtol=0, atol=0)
+    for other in (none, result):
+        assert not set(lm.model.modules()) & set(other.model.modules())
+        assert not {p.data_ptr() for p in lm.model.parameters()} & {p.data_ptr() for p in other.model.parameters()}
 
 
 def test_models_that_are_not_plain(llama: LanguageModel, rows: pd.DataFrame) -> None:

@@ -155,8 +155,16 @@ def test_table_has_every_block_and_the_largest_beside_chance() -> None:
     assert by_block["block"].tolist() == list(range(6))
     np.testing.assert_allclose(by_block["rho"], expected, atol=1e-12)
     assert np.isnan(by_block["rho"][1])
-    assert list(summary) == ["entities", "undefined", "largest", "at", "mean", "chance", "p"]
+    assert list(summary) == ["entities", "spread", "undefined", "largest", "at", "mean", "chance", "p"]
     assert (summary["entities"], summary["undefined"], summary["at"]) == (10, "", 4)
+    # Of the entities as they are, not as a sample of more: the divisor is their number.
+    mean = sum(bias) / 10
+    assert summary["spread"] == pytest.approx((sum((b - mean) ** 2 for b in bias) / 10) ** 0.5)
+    assert summary["spread"] != pytest.approx((sum((b - mean) ** 2 for b in bias) / 9) ** 0.5, rel=0.01)
+    # It is in the units of the bias, where ρ is in none.
+    tenth = correlation_table(scores, bias / 10, draws=499, seed=1)[1]
+    assert tenth["spread"] == pytest.approx(summary["spread"] / 10)
+    assert (tenth["largest"], tenth["p"]) == (summary["largest"], summary["p"])
     assert summary["largest"] == pytest.approx(np.nanmax(expected))
     assert summary["mean"] == pytest.approx(np.nanmean(expected))
     null = largest_by_chance(scores, bias, 499, np.random.default_rng(1))
@@ -185,7 +193,12 @@ def test_a_tie_with_the_maximum_counts() -> None:
 def test_no_rho_at_all_says_why(scores: np.ndarray, bias: np.ndarray, word: str) -> None:
     by_block, summary = correlation_table(scores, bias, **NUMBERS)
     assert by_block["rho"].isna().all()
-    assert summary == {"entities": 4, "undefined": f"the {word} of all entities is the same"}
+    spread = {"expressed bias": 0.0, "latent score": np.sqrt(5) / 8}[word]  # of 0, 1/4, 1/2, 3/4
+    assert summary == {
+        "entities": 4,
+        "spread": pytest.approx(spread),
+        "undefined": f"the {word} of all entities is the same",
+    }
 
 
 CONCEPTS = {"Jobs": ("gendered", ["nurse", "cook", "editor", "boxer", "clerk"]), "Colors": ("control", ["red", "blue"])}
@@ -231,12 +244,18 @@ def test_correlations_join_by_entity() -> None:
         assert row.kind == CONCEPTS[row.concept][0]
     keys = ["expressed", "pairing", "concept", "kind"]
     assert list(by_block.columns) == [*keys, "block", "rho"]
-    assert list(summary.columns) == [*keys, "entities", "undefined", "largest", "at", "mean", "chance", "p"]
+    assert list(summary.columns) == [*keys, "entities", "spread", "undefined", "largest", "at", "mean", "chance", "p"]
     for key, rows in by_block.groupby(keys, sort=False):
         (row,) = summary[(summary[keys] == list(key)).all(axis=1)].to_dict("records")
         assert row["largest"] == rows["rho"].max()
         assert row["mean"] == pytest.approx(rows["rho"].mean())
         assert row["entities"] == len(CONCEPTS[row["concept"]][1])
+        # Of the biases that were paired with the scores, in the condition that they are from.
+        paired = biases[row["expressed"]].loc[PAIRINGS[row["pairing"]][1], row["concept"]]
+        assert row["spread"] == pytest.approx(np.sqrt(np.mean((paired - np.mean(paired)) ** 2)))
+    spreads = summary.pivot(index=["expressed", "concept"], columns="pairing", values="spread")
+    assert spreads["FT-Base"].equals(spreads["Base-Base"])
+    assert (spreads["FT-Base"] - spreads["FT-FT"]).abs().min() > 1e-6
     # Negative control: by place, ρ would be another.
     first = scores["before"].query("concept == 'Jobs' and block == 0")
     by_place = scipy_rho(first["score"].to_numpy(), biases["sampled"].loc["before", "Jobs"].to_numpy())
@@ -252,7 +271,9 @@ def test_the_order_of_rows_changes_nothing() -> None:
     }
     other = correlations(again, {name: s.sort_index() for name, s in biases.items()}, PAIRINGS, **NUMBERS)[1]
     keys = ["expressed", "pairing", "concept"]
-    one, other = (t.groupby(keys)[["largest", "at", "mean", "chance", "p"]].first().sort_index() for t in (one, other))
+    one, other = (
+        t.groupby(keys)[["spread", "largest", "at", "mean", "chance", "p"]].first().sort_index() for t in (one, other)
+    )
     pd.testing.assert_frame_equal(one, other)
 
 
@@ -271,6 +292,8 @@ def test_one_concept_without_rho_leaves_the_others() -> None:
     without = summary[summary["concept"] == "Colors"]
     assert without[["largest", "at", "mean", "chance", "p"]].isna().all(axis=None)
     assert set(without["undefined"]) == {"the expressed bias of all entities is the same"}
+    assert (without["spread"] == 0).all()
+    assert (summary.loc[summary["concept"] == "Jobs", "spread"] > 0).all()
     assert (summary.loc[summary["concept"] == "Jobs", "undefined"] == "").all()
     assert by_block.loc[by_block["concept"] == "Colors", "rho"].isna().all()
     assert by_block.loc[by_block["concept"] == "Jobs", "rho"].notna().all()

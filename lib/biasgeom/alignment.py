@@ -26,7 +26,7 @@ RECIPES = {
     # The paper's settings and data.
     "paper": Recipe(None, Settings()),
     # Sized for a small model on a CPU: its own completions for other people, gendered words neutralised.
-    "embedded": Recipe(128, Settings(rank=16, alpha=32, steps=20, batch=4, learning_rate=3e-4, warmup=2)),
+    "embedded": Recipe(96, Settings(rank=16, alpha=32, steps=20, batch=4, learning_rate=3e-4, warmup=2)),
     # For tests of whole notebooks.
     "smoke": Recipe(8, Settings(rank=2, alpha=4, steps=2, batch=4, learning_rate=1e-3, warmup=0)),
 }

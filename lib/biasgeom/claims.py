@@ -248,8 +248,8 @@ def _capabilities_kept(tables: Tables) -> Verdict:
         raise MissingTable("a part of the items is no score")
     table = tables("07_alignment", "capability")
     main = pd.concat([table[(table["task"] == task) & (table["metric"] == metric)] for task, metric in MAIN.items()])
-    if main.empty:
-        raise MissingTable("07_alignment/capability.csv holds neither MMLU nor IFEval")
+    if set(main["task"]) != set(MAIN):
+        raise MissingTable("07_alignment/capability.csv does not hold both MMLU and IFEval")
     found = main.pivot(index="task", columns="condition", values="value")
     change = found[AFTER] - found[BEFORE]
     evidence = ", ".join(f"{task} {d:+.3f}" for task, d in change.items())

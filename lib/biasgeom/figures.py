@@ -170,7 +170,15 @@ def shares(table: pd.DataFrame, *, rows: str, columns: str, label: str) -> Figur
         One row a bar: counts female, male, neutral; bias, low, high.
     rows, columns, label : str
         Columns that name the panel's row, its column, and the bar. Bars are sorted by their bias in the first column.
+
+    Raises
+    ------
+    ValueError
+        If the first column lacks a bar that another column has: it would have no place.
     """
+    known = table.loc[table[columns] == table[columns].iloc[0], label]
+    if lacking := sorted(set(table[label]) - set(known)):
+        raise ValueError(f"the first column has no {', '.join(map(str, lacking))}")
     heights = [part[label].nunique() for _, part in table.groupby(rows, sort=False)]
     names = list(table[columns].unique())
     figure, axes = plt.subplots(
@@ -274,7 +282,7 @@ def against_random(table: pd.DataFrame, *, rows: str, columns: str, x: str, y: s
 
 def _colours(names: Sequence[str], *colours: str) -> dict[str, str]:
     if len(names) > len(colours):
-        raise ValueError(f"a figure tells {len(colours)} things apart, not {len(names)}: {', '.join(names)}")
+        raise ValueError(f"a figure tells {len(colours)} things apart, not {len(names)}: {', '.join(map(str, names))}")
     return dict(zip(names, colours, strict=False))
 
 
