@@ -18,7 +18,6 @@ from biasgeom import activations, data, generation, hooks, models, prompts
 from biasgeom.models import LanguageModel
 
 PROMPTS, NEW_TOKENS, BATCH = 16, 32, 16
-SAMPLING = {"n": 1, "max_new_tokens": NEW_TOKENS, "temperature": 1.0}
 
 
 @torch.inference_mode()
@@ -43,6 +42,11 @@ def hidden_states(lm: LanguageModel, encoded: list[list[int]]) -> np.ndarray:
         rows = torch.arange(len(batch.rows))
         result.append(torch.stack([state[rows, batch.last] for state in output.hidden_states[1:]], dim=1).numpy())
     return np.concatenate(result)
+
+
+def sampled(lm: LanguageModel, texts: list[str]) -> list[list[str]]:
+    """What :func:`biasgeom.generation.sample` does past its cache."""
+    return generation._sampled(lm, prompts.encode(lm, texts), 1, NEW_TOKENS, 1.0, 0, None)
 
 
 @torch.inference_mode()
@@ -93,7 +97,7 @@ def main() -> None:
 
     def ablated() -> None:
         with hooks.ablate(lm, directions):
-            generation.sample(lm, start, **SAMPLING, seed=0)
+            sampled(lm, start)
 
     same = np.abs(captured(lm, encoded)[:, :-1] - hidden_states(other, encoded)[:, :-1]).max()
     print(f"{options.model}, {len(texts)} texts, {torch.get_num_threads()} threads; largest difference {same:.1e}")
@@ -102,7 +106,7 @@ def main() -> None:
             "bare": lambda: bare_passes(lm, encoded),
             "captured": lambda: captured(lm, encoded),
             "hidden_states": lambda: hidden_states(other, encoded),
-            "sample": lambda: generation.sample(lm, start, **SAMPLING, seed=0),
+            "sample": lambda: sampled(lm, start),
             "ablated": ablated,
             "generate": lambda: generate(other, start),
         },

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from biasgeom import ablation, data, expressed, hooks
+from biasgeom import ablation, data, expressed, hooks, proxy
 from biasgeom import protocol as gender_protocol
 from biasgeom.ablation import Setting
 from biasgeom.models import LanguageModel
@@ -118,7 +118,7 @@ def naive_polarizations(condition: Condition, table: pd.DataFrame) -> dict[str, 
             proxies = []
             for text in condition.texts(own["prompt"]):
                 f = m = 0.0
-                for suffix in ablation.SUFFIXES:
+                for suffix in proxy.SUFFIXES:
                     logits = lm.model(**lm.tokenizer(text + suffix, return_tensors="pt")).logits[0, -1]
                     p = logits.double().softmax(-1).numpy()
                     f, m = f + p[ids["female"]].sum(), m + p[ids["male"]].sum()

@@ -118,7 +118,7 @@ def test_lines_intervals_and_bands_are_the_tables(lines: list[str]) -> None:
     for axis, (_, rows) in zip(shown(figure), table.groupby("panel", sort=False), strict=True):
         drawn = {line.get_label(): line for line in axis.lines if not line.get_label().startswith("_")}
         assert list(drawn) == [label for name in lines for label in (name, f"{name}: 95 % interval")]
-        edges = [line.get_ydata().tolist() for line in axis.lines if line.get_linestyle() == "--"]
+        edges = [line.get_ydata().tolist() for line in axis.lines if line.get_linewidth() == 0.6]
         areas = [area for area in axis.collections if isinstance(area, PolyCollection)]
         assert len(areas) == 2 * len(lines)
         for i, name in enumerate(lines):
@@ -225,7 +225,7 @@ def test_bands_of_one_curve_and_levels_of_each() -> None:
     assert corners(band) == strip(*(points[c].tolist() for c in ("block", "null_low", "null_high")))
     levels = {line.get_ydata()[0]: line.get_color() for line in axis.lines if line.get_linestyle() == "-."}
     assert levels == {0.3: figures.ORANGE, 0.7: figures.BLUE}
-    assert not [line for line in axis.lines if line.get_linestyle() == "--"]
+    assert not [line for line in axis.lines if line.get_linewidth() == 0.6]
 
 
 def share_table() -> pd.DataFrame:
@@ -299,7 +299,7 @@ def test_as_many_curves_and_bars_as_there_are_colours_are_told_apart() -> None:
     assert len(set(colours.values())) == 3
     figure = figures.curves(line_table(["a"], lines), x="block", panels={"value": "v"}, line="line", xlabel="block")
     drawn = figure.axes[0].lines
-    assert len({line.get_color() for line in drawn}) == len({line.get_linestyle() for line in drawn}) == 3
+    assert len({line.get_color() for line in drawn}) == len({line.get_linewidth() for line in drawn}) == 3
     (axis,) = shown(figures.dodged_bars(bar_table(5), group="group", bar="bar", value="value", xlabel="x"))
     assert [bar.get_width() for bar in axis.patches] == [1, 2, 3, 4, 5]
     assert len({to_hex(bar.get_facecolor()) for bar in axis.patches}) == 5

@@ -1,5 +1,6 @@
 """The next-token proxy against loops over full distributions, on the two ways in which vocabularies write a space."""
 
+import functools
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -19,6 +20,10 @@ ROUNDING = 1e-5
 # Often enough that the words become tokens; "herself" is left in pieces.
 PRONOUNS = ["Then he and she: his, her, him. He, She."] * 50
 WORDS = {"female": {"she", "her", "She", "Her"}, "male": {"he", "his", "him", "He", "His", "Him"}}
+
+SEVERAL = (".", ", and", ", but")
+"""More than the one that pages use: the mean over suffixes would not show with one."""
+measured = functools.partial(proxy.next_token_bias, suffixes=SEVERAL)
 
 
 def texts() -> list[str]:
@@ -70,11 +75,11 @@ def by_loop(lm: LanguageModel, prompts: list[str]) -> tuple[pd.DataFrame, np.nda
     rows, means_of_ratios = [], []
     for prompt in prompts:
         sums, ratios = {"female": 0.0, "male": 0.0}, []
-        for suffix in proxy.SUFFIXES:
+        for suffix in SEVERAL:
             p = distribution(lm, prompt + suffix)
             f, m = (sum(float(p[i]) for i in ids[gender]) for gender in ("female", "male"))
-            sums["female"] += f / len(proxy.SUFFIXES)
-            sums["male"] += m / len(proxy.SUFFIXES)
+            sums["female"] += f / len(SEVERAL)
+            sums["male"] += m / len(SEVERAL)
             ratios.append((f - m) / (f + m))
         rows.append(sums | {"proxy": (sums["female"] - sums["male"]) / (sums["female"] + sums["male"])})
         means_of_ratios.append(sum(ratios) / len(ratios))
@@ -140,15 +145,15 @@ def test_pronouns_added_to_a_vocabulary(llama: LanguageModel) -> None:
     llama.model.resize_token_embeddings(len(llama.tokenizer), mean_resizing=False)
     llama.model.eval().requires_grad_(False)
     assert proxy.pronoun_tokens(llama) == {"female": [300], "male": [301]}
-    found = proxy.next_token_bias(llama, texts())
-    pairs = [[distribution(llama, text + suffix)[300:302] for suffix in proxy.SUFFIXES] for text in texts()]
+    found = measured(llama, texts())
+    pairs = [[distribution(llama, text + suffix)[300:302] for suffix in SEVERAL] for text in texts()]
     female, male = np.mean(pairs, axis=1).T
     np.testing.assert_allclose(found["proxy"], (female - male) / (female + male), rtol=0, atol=ROUNDING)
 
 
 def test_a_model_without_pronouns_has_no_proxy(llama: LanguageModel) -> None:
     with pytest.raises(ValueError, match="llama: no female and no male pronoun is a single token"):
-        proxy.next_token_bias(llama, ["A person is a nurse"])
+        measured(llama, ["A person is a nurse"])
 
 
 # The proxy ------------------------------------------------------------------------------------------------------------
@@ -161,7 +166,7 @@ def test_it_equals_a_loop_over_whole_distributions(
 ) -> None:
     lm = VOCABULARIES[vocabulary](build(architecture), sentences)
     prompts = texts()
-    found = proxy.next_token_bias(lm, prompts)
+    found = measured(lm, prompts)
     expected, mean_of_ratios = by_loop(lm, prompts)
     pd.testing.assert_frame_equal(found, expected, check_exact=False, rtol=0, atol=ROUNDING)
     assert found["proxy"].between(-1, 1).all()
@@ -175,20 +180,20 @@ def test_a_common_beginning_longer_than_a_prompt(llama: LanguageModel, sentences
     """As under an instruction: what all texts begin with is read once."""
     lm = byte_level(llama, sentences)
     prompts = [f"{data.instruction()}.\n{prompt}" for prompt in texts()]
-    found = proxy.next_token_bias(lm, prompts)
+    found = measured(lm, prompts)
     pd.testing.assert_frame_equal(found, by_loop(lm, prompts)[0], check_exact=False, rtol=0, atol=ROUNDING)
-    assert np.abs(found["proxy"] - proxy.next_token_bias(lm, texts())["proxy"]).max() > 1e-2
+    assert np.abs(found["proxy"] - measured(lm, texts())["proxy"]).max() > 1e-2
 
 
 def test_order_and_suffixes(llama: LanguageModel, sentences: list[str]) -> None:
     lm = byte_level(llama, sentences)
     prompts = texts()
-    found = proxy.next_token_bias(lm, prompts)
-    backwards = proxy.next_token_bias(lm, prompts[::-1])
+    found = measured(lm, prompts)
+    backwards = measured(lm, prompts[::-1])
     np.testing.assert_allclose(backwards[::-1].to_numpy(), found.to_numpy(), rtol=0, atol=ROUNDING)
     assert np.abs(backwards["proxy"] - found["proxy"]).max() > 1e-3
     # The mean over suffixes is that of each suffix alone.
-    alone = [proxy.next_token_bias(lm, prompts, suffixes=[suffix]) for suffix in proxy.SUFFIXES]
+    alone = [proxy.next_token_bias(lm, prompts, suffixes=[suffix]) for suffix in SEVERAL]
     for column in ("female", "male"):
         np.testing.assert_allclose(np.mean([a[column] for a in alone], axis=0), found[column], rtol=0, atol=ROUNDING)
 
@@ -198,10 +203,10 @@ def test_exchanged_word_lists_turn_the_sign(
     llama: LanguageModel, vocabulary: str, sentences: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lm = VOCABULARIES[vocabulary](llama, sentences)
-    found = proxy.next_token_bias(lm, texts())
+    found = measured(lm, texts())
     exchanged = {"female": expressed.PRONOUNS["male"], "male": expressed.PRONOUNS["female"]}
     monkeypatch.setattr(expressed, "PRONOUNS", exchanged)
-    turned = proxy.next_token_bias(lm, texts())
+    turned = measured(lm, texts())
     np.testing.assert_allclose(turned["proxy"], -found["proxy"], rtol=0, atol=1e-6)
     np.testing.assert_allclose(turned["female"], found["male"], rtol=0, atol=1e-6)
     assert (found["proxy"].abs() > 1e-3).all()
@@ -217,7 +222,7 @@ def test_a_model_that_knows_one_pronoun_is_at_the_end_of_the_scale(gpt2: Languag
         # Tied to the embedding, so the last state is what it is: the bias of the norm alone, made the pronoun's.
         lm.final_norm.weight[:], lm.final_norm.bias[:] = 0, 1
         head[proxy.pronoun_tokens(lm)[gender][0]] = 1
-        assert proxy.next_token_bias(lm, ["A person is a nurse"])["proxy"].item() == pytest.approx(sign, abs=1e-6)
+        assert measured(lm, ["A person is a nurse"])["proxy"].item() == pytest.approx(sign, abs=1e-6)
         head[:] = kept
 
 
@@ -225,5 +230,5 @@ def test_a_model_that_knows_one_pronoun_is_at_the_end_of_the_scale(gpt2: Languag
 def test_trailing_white_space_is_refused(llama: LanguageModel, sentences: list[str], text: str) -> None:
     lm = byte_level(llama, sentences)
     with pytest.raises(ValueError, match="must not end in white space"):
-        proxy.next_token_bias(lm, ["A person is a cook", text])
-    assert len(proxy.next_token_bias(lm, [text.rstrip()])) == 1
+        measured(lm, ["A person is a cook", text])
+    assert len(measured(lm, [text.rstrip()])) == 1

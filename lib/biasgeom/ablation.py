@@ -21,9 +21,6 @@ from biasgeom.protocol import Condition, Sampling
 
 NONE, GENDER = "none", "gender"
 
-SUFFIXES = (".",)
-"""Of the proxy here: one instead of two, since every direction in every setting is a pass of its own."""
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -101,15 +98,13 @@ def proxy_table(
     lm = condition.lm
     directions: dict[str, Mapping[int, AnyDirection]] = {GENDER: gender_directions(lm)}
     directions |= {f"random {i}": vectors for i, vectors in enumerate(random_directions(lm, draws, seed), start=1)}
-    plain = protocol.proxy_polarizations(protocol.proxies(condition, prompts, suffixes=SUFFIXES)).assign(
-        nats=nats_per_token(lm)
-    )
+    plain = protocol.proxy_polarizations(protocol.proxies(condition, prompts)).assign(nats=nats_per_token(lm))
     tables = []
     for setting in chosen:
         tables.append(plain.assign(setting=setting.name, direction=NONE))
         for name, vectors in directions.items():
             with applied(lm, setting, vectors):
-                found = protocol.proxy_polarizations(protocol.proxies(condition, prompts, suffixes=SUFFIXES))
+                found = protocol.proxy_polarizations(protocol.proxies(condition, prompts))
                 tables.append(found.assign(setting=setting.name, direction=name, nats=nats_per_token(lm)))
     table = pd.concat(tables, ignore_index=True)
     keys = ["condition", "setting", "direction", "concept", "kind"]

@@ -10,6 +10,9 @@ from matplotlib.figure import Figure
 # Okabe-Ito colours: told apart in every common form of colour blindness.
 BLUE, ORANGE, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#777777"
 
+DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)))
+"""Later curves are thinner and broken, so that what they would hide shows through."""
+
 
 def style() -> None:
     """Set the book's figure style; every notebook calls it once."""
@@ -106,7 +109,8 @@ def lines_with_bands(
                 axis.fill_between(
                     points[x], points[band_low], points[band_high], color=GREY, alpha=0.3, lw=0, label=text
                 )
-            axis.plot(points[x], points[value], color=colour, lw=1.8, label=curve)
+            place = list(colours).index(curve)
+            axis.plot(points[x], points[value], color=colour, lw=2.6 - 0.7 * place, ls=DASHES[place], label=curve)
             if level and points[level].notna().any():
                 axis.axhline(points[level].iloc[0], color=colour, lw=0.9, ls="-.")
             if not low:
@@ -149,8 +153,7 @@ def curves(
     for axis, (column, title) in zip(axes.flat, panels.items(), strict=False):
         for i, (name, points) in enumerate(table.groupby(line, sort=False)):
             known = points.dropna(subset=[column])
-            # The later curve is thin and dashed, so that one which it hides shows through.
-            axis.plot(known[x], known[column], color=colours[name], label=name, lw=3 - 1.2 * i, ls=("-", "--", ":")[i])
+            axis.plot(known[x], known[column], color=colours[name], label=name, lw=2.6 - 0.7 * i, ls=DASHES[i])
         if column in shares:
             axis.axhline(0.5, color="black", lw=0.9, ls=":")
             axis.set_ylim(0, 1.04)
@@ -272,6 +275,7 @@ def against_random(table: pd.DataFrame, *, rows: str, columns: str, x: str, y: s
                 axis.scatter(points[x], points[y], color=colour, marker=marker, s=size, label=text, alpha=0.85)
             axis.set_title(f"{column}\n{row}", fontsize="small", fontweight="bold")
             axis.set_ylim(bottom=0)
+            axis.set_visible(bool(here.any()))
     for axis in axes[-1]:
         axis.set_xlabel(xlabel)
     for axis in axes[:, 0]:

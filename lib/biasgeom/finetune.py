@@ -5,6 +5,7 @@ last checkpoint and ends in the same weights.
 """
 
 import copy
+import gc
 import json
 import math
 import shutil
@@ -125,6 +126,8 @@ def adapter(lm: LanguageModel, rows: pd.DataFrame, settings: Settings) -> Path:
                 model.save_pretrained(scratch, save_embedding_layers=False)
                 (scratch / "README.md").unlink()  # PEFT's blank form of a model card
                 log.to_csv(scratch / "training.csv", index=False)
+            del model
+            gc.collect()  # the trainer and its copy of the weights hold each other
         shutil.rmtree(work, ignore_errors=True)
     return target
 

@@ -115,7 +115,7 @@ def completions(condition: Condition, prompts: pd.DataFrame, sampling: Sampling)
     return found.assign(label=[expressed.gender_of(text) for text in found["text"]])
 
 
-def proxies(condition: Condition, prompts: pd.DataFrame, *, suffixes: Sequence[str] = proxy.SUFFIXES) -> pd.DataFrame:
+def proxies(condition: Condition, prompts: pd.DataFrame) -> pd.DataFrame:
     """The next-token proxy by entity.
 
     Returns
@@ -123,7 +123,7 @@ def proxies(condition: Condition, prompts: pd.DataFrame, *, suffixes: Sequence[s
     DataFrame
         condition, concept, kind, entity, proxy (mean over personas).
     """
-    found = proxy.next_token_bias(condition.lm, condition.texts(prompts["prompt"]), suffixes=suffixes)
+    found = proxy.next_token_bias(condition.lm, condition.texts(prompts["prompt"]))
     table = prompts.reset_index(drop=True).assign(proxy=found["proxy"])
     table = table.groupby(["concept", "kind", "entity"], sort=False, as_index=False)["proxy"].mean()
     table.insert(0, "condition", condition.name)

@@ -1,6 +1,6 @@
 """Expressed bias by the next token: a deterministic proxy for sampled completions (not in the gender paper).
 
-After each prompt come a few short suffixes after which a pronoun may follow, and the probabilities of the single-token
+After each prompt comes a short suffix after which a pronoun may follow, and the probabilities of the single-token
 gendered pronouns are compared there. Cheap enough for every ablation setting; a page that shows it also shows how it
 ranks the entities beside sampled completions.
 """
@@ -13,8 +13,8 @@ import pandas as pd
 from biasgeom import expressed, generation
 from biasgeom.models import LanguageModel
 
-SUFFIXES = (".", ", and")
-"""After each a text about the subject often goes on with a pronoun. A third, ", but", was dropped for time, unseen."""
+SUFFIXES = (".",)
+"""After a full stop a text about the subject often goes on with a pronoun; two more were dropped for time."""
 
 
 def pronoun_tokens(lm: LanguageModel) -> dict[str, list[int]]:
