@@ -225,7 +225,7 @@ def test_the_instruction_is_the_published_one() -> None:
 
 def test_neutral_sentences_name_nobody_and_do_not_overlap() -> None:
     projection, likelihood = data.neutral_texts("projection"), data.neutral_texts("likelihood")
-    assert (len(projection), len(likelihood)) == (16, 12)
+    assert (len(projection), len(likelihood)) == (16, 8)
     assert not set(projection) & set(likelihood)
     personal = {"he", "she", "they", "his", "her", "their", "who", "man", "woman", "person", "people", "i", "we", "you"}
     used = set(" ".join(data.gender_prompts()["prompt"]).lower().split()) - {"a", "is", "in", "the", "was", "has"}

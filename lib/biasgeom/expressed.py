@@ -257,7 +257,7 @@ def polarization_table(completions: pd.DataFrame, *, draws: int, seed: int) -> p
         low, high = statistics.normal_interval(observed, polarization(replicates))
         row = {"concept": concept, "kind": kind, "samples": codes.shape[1] * codes.shape[2]}
         row |= {label: float((codes == code).mean()) for label, code in LABELS.items()}
-        row |= {"mean_bias": bias.mean(), "bias_pol": observed, "low": max(low, 0.0), "high": min(high, 1.0)}
+        row |= {"mean_bias": round(bias.mean(), 12), "bias_pol": observed, "low": max(low, 0.0), "high": min(high, 1.0)}
         row |= {"chance": null.mean(), "chance_high": np.quantile(null, 0.95)}
         rows.append(row | {"p": statistics.exceedance_p(observed, null)})
     return pd.DataFrame(rows)

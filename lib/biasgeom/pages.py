@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from biasgeom import claims, data, results, run
-from biasgeom.markdown import table
+from biasgeom.markdown import escaped, table
 
 
 def generate(model: str, notebooks: list[str], folder: Path) -> None:
@@ -58,17 +58,20 @@ def generate(model: str, notebooks: list[str], folder: Path) -> None:
 
 def _verdicts(model: str) -> str:
     found = claims.verdicts(model)
-    frame = pd.DataFrame(
+    short = pd.DataFrame(
         {
             "section": found["section"],
             "claim": found["claim"],
             "verdict": [f"**{verdict}**" for verdict in found["verdict"]],
-            "measured": found["evidence"],
-            "rule": found["rule"],
             "where": [f"{{numref}}`{label}`" for label in found["label"]],
         }
     )
-    return table(frame, name="tab-gender-verdicts", caption=VERDICTS, markup=("verdict", "where"))
+    shown = table(short, name="tab-gender-verdicts", caption=VERDICTS, markup=("verdict", "where"))
+    reasons = [
+        f"- *{escaped(row.claim)}* **{row.verdict}**. Measured: {escaped(row.evidence)}. Rule: {escaped(row.rule)}"
+        for row in found.itertuples()
+    ]
+    return shown + "\n### What was measured, by which rule\n\n" + "\n".join(reasons) + "\n"
 
 
 VERDICTS = "What the paper claims, and what this run's tables say by rules in code."
