@@ -106,15 +106,16 @@ def test_completions_are_samples_after_each_prompt(speaking: LanguageModel, inst
     assert list(found.index) == list(range(len(found)))
 
     expected = []
-    for kind, count in (("gendered", 3), ("control", 2)):
-        for row in table[table["kind"] == kind].itertuples():
+    of_professions = table["concept"] == "Professions"
+    for chosen, count in ((of_professions, 3), (~of_professions, 2)):
+        for row in table[chosen].itertuples():
             text = f"{data.instruction()}.\n{row.prompt}" if instructed else row.prompt
             # One prompt at a time; another batch, so that the cache does not answer.
             samples = generation.sample(
                 speaking, [text], n=count, max_new_tokens=5, temperature=1.0, seed=4, rows=count
             )[0]
             for number, sample in enumerate(samples):
-                expected.append((row.concept, kind, row.entity, row.persona, number, row.prompt + sample))
+                expected.append((row.concept, row.kind, row.entity, row.persona, number, row.prompt + sample))
     assert list(found[COLUMNS[1:-1]].itertuples(index=False, name=None)) == expected
     assert list(found["label"]) == [expressed.gender_of(text) for *_, text in expected]
     assert not found["text"].str.contains("1950s").any()
@@ -128,16 +129,17 @@ def test_labels_are_not_all_alike_and_are_of_prompt_and_completion(
 
     monkeypatch.setattr(generation, "sample", sample)
     found = gender_protocol.completions(gender_protocol.before(speaking), prompts(), SAMPLING)
-    by_sample = found.groupby(["kind", "sample"])["label"].agg(lambda labels: "/".join(sorted(set(labels))))
+    found["of"] = found["concept"].where(found["concept"] == "Professions", "others")
+    by_sample = found.groupby(["of", "sample"])["label"].agg(lambda labels: "/".join(sorted(set(labels))))
     assert by_sample.to_dict() == {
-        ("control", 0): "female",
-        ("control", 1): "male",
-        ("gendered", 0): "female",
-        ("gendered", 1): "male",
-        ("gendered", 2): "neutral",
+        ("Professions", 0): "female",
+        ("Professions", 1): "male",
+        ("Professions", 2): "neutral",
+        ("others", 0): "female",
+        ("others", 1): "male",
     }
     # A gendered word in the prompt comes first: the label is of the whole.
-    boys = prompts().head(2).assign(prompt=["The boy is a cook", "The girl is a cook"], kind="gendered")
+    boys = prompts().head(2).assign(prompt=["The boy is a cook", "The girl is a cook"], concept="ESL")
     found = gender_protocol.completions(gender_protocol.before(speaking), boys, SAMPLING)
     assert list(found["label"]) == ["male"] * 3 + ["female"] * 3
 
@@ -146,12 +148,10 @@ def test_fewer_samples_are_the_first_of_more(speaking: LanguageModel) -> None:
     condition = gender_protocol.before(speaking)
     few = gender_protocol.completions(condition, prompts(), Sampling(2, 1, 5, 1.0, 4))
     more = gender_protocol.completions(condition, prompts(), Sampling(5, 3, 5, 1.0, 4))
-    counts = {"gendered": 2, "control": 1}
-    first = more[more["sample"] < more["kind"].map(counts)].reset_index(drop=True)
+    first = more[more["sample"] < (more["concept"] == "Professions") + 1].reset_index(drop=True)
     pd.testing.assert_frame_equal(few, first)
-    assert few.groupby(["kind", "persona", "entity"]).size().groupby("kind").unique().map(list).to_dict() == {
-        kind: [count] for kind, count in counts.items()
-    }
+    sizes = few.groupby(["concept", "persona", "entity"]).size()
+    assert (sizes == [1 + (concept == "Professions") for concept, *_ in sizes.index]).all()
     other = gender_protocol.completions(condition, prompts(), Sampling(2, 1, 5, 1.0, 5))
     assert (other["text"] != few["text"]).mean() > 0.9
     # Samples of one prompt are different ones, and no two prompts share theirs.

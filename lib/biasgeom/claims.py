@@ -29,9 +29,7 @@ STEREOTYPES = {"nurse": 1, "secretary": 1, "electrician": -1, "butcher": -1}
 LEVEL = 0.05
 MAIN = {"mmlu": "acc", "ifeval": "prompt_level_strict_acc"}
 """The one score of each benchmark that is compared; the harness reports subjects and further metrics too."""
-NEGLIGIBLE_CHANGE = 0.1
-"""Of Bias_pol: within it a change counts as none."""
-NEGLIGIBLE_RHO = 0.2
+NEGLIGIBLE_CHANGE, NEGLIGIBLE_RHO = 0.1, 0.2
 TOLERATED_NATS = 0.5
 """What an ablation may cost per token of neutral text before the model counts as broken: 1.65 times the perplexity."""
 
@@ -168,8 +166,8 @@ def _encoded_persists(tables: Tables) -> Verdict:
     return (HOLDS if share["mean"]["control"] <= 0.25 else LIMITED), evidence
 
 
-def _correlations(tables: Tables, pairing: str, kind: str) -> pd.DataFrame:
-    return tables("04_relation", "correlation", expressed="sampled", pairing=pairing, kind=kind).set_index("concept")
+def _correlations(tables: Tables, pairing: str, kind: str, by: str = "sampled") -> pd.DataFrame:
+    return tables("04_relation", "correlation", expressed=by, pairing=pairing, kind=kind).set_index("concept")
 
 
 def _correlation_gendered(tables: Tables) -> Verdict:
@@ -181,6 +179,8 @@ def _correlation_gendered(tables: Tables) -> Verdict:
         else f"{r.Index}: no ρ, {r.undefined}"
         for r in found.itertuples()
     )
+    proxied = _correlations(tables, "Base-Base", "gendered", "proxy").dropna(subset="p").itertuples()
+    evidence += "; by proxy, not judged: " + ", ".join(f"{r.Index} {r.largest:.2f} (p = {r.p:.2g})" for r in proxied)
     return (HOLDS if len(shown) == len(found) else LIMITED if len(shown) else NOT_SHOWN), evidence
 
 
