@@ -6,8 +6,6 @@ What is asserted of that book is also asserted of ``_build/html``, if ``make boo
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,51 +15,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from biasgeom import data, models, results, run
+from biasgeom import data, models, run
 from biasgeom.models import LanguageModel
-from filelock import FileLock
+from bookcopy import Copy, copied
 
 ROOT = data.root()
 pytestmark = pytest.mark.book
 
 
-class Copy:
-    """A copy of the working tree with its own model, cache and results."""
-
-    def __init__(self, folder: Path, model: Path) -> None:
-        self.root = folder
-        self.model = model
-        names = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-        for name in subprocess.run(names, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
-            if (ROOT / name).is_file():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, folder / name)
-
-    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": str(self.root / "lib"), "OMP_WAIT_POLICY": "passive"}
-        environment["BIASGEOM_CACHE"] = str(self.root.parent / "cache")
-        environment.pop("BIASGEOM_ROOT", None)
-        command = [sys.executable, "-m", "biasgeom", *words]
-        return subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True)
-
-    def book(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.command("book", "--profile", "smoke", "--model", str(self.model), *words)
-
-    @property
-    def results(self) -> Path:
-        return self.root / "results" / results.slug(str(self.model)) / "gender" / "03_encoded"
-
-
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory, build: Callable[[str], LanguageModel]) -> Copy:
-    folder = tmp_path_factory.mktemp("copy")
-    lm = build("llama")
-    # A vocabulary of 300 tokens holds no pronouns, which the next-token proxy needs whole.
-    lm.tokenizer.add_tokens([" she", " he"])
-    lm.model.resize_token_embeddings(len(lm.tokenizer), mean_resizing=False)
-    lm.model.save_pretrained(folder / "tiny-llama")
-    lm.tokenizer.save_pretrained(folder / "tiny-llama")
-    made = Copy(folder / "a repository", folder / "tiny-llama")
+    made = copied(tmp_path_factory.mktemp("copy"), build("llama"))
     ended = made.book()
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return made
@@ -198,38 +162,3 @@ def test_removed_and_plain_completions_are_equally_many(copy: Copy) -> None:
     """Bias_pol has a floor that falls with the number of completions: only equal numbers compare."""
     table = pd.read_csv(copy.results.parent / "05_ablation" / "ablation_sampled.csv")
     assert table["samples"].nunique() == 1
-
-
-def test_a_wrong_value_stops_the_book_before_anything_starts(copy: Copy) -> None:
-    profile = copy.root / "profiles" / "smoke.yaml"
-    right = profile.read_text()
-    profile.write_text(right.replace("draws", "drawz"))
-    ended = copy.book()
-    profile.write_text(right)
-    assert ended.returncode == 1
-    assert "did you mean 'draws'" in ended.stderr
-    assert "snakemake" not in (ended.stdout + ended.stderr).lower()
-
-
-def test_a_model_that_cannot_be_had_stops_the_book_before_anything_starts(copy: Copy) -> None:
-    start = time.monotonic()
-    ended = copy.command("book", "--model", "smolm2")
-    assert ended.returncode == 1
-    assert "no model named 'smolm2'" in ended.stderr
-    assert "snakemake" not in (ended.stdout + ended.stderr).lower()
-    assert time.monotonic() - start < 60  # importing torch, beside other tests
-
-
-def test_an_unknown_model_fails_by_name_and_keeps_the_notebook(copy: Copy) -> None:
-    notebook = "notebooks/gender/03_encoded.ipynb"
-    ended = copy.command("run", notebook, "out.ipynb", "-p", "model", "smolm2")
-    assert ended.returncode == 1
-    assert "no model named 'smolm2'. Embedded: smollm2-135m-instruct, gemma-3-270m" in ended.stderr
-    assert list((copy.root / "_build" / "unfinished").glob("out*.ipynb"))
-
-
-def test_a_second_run_at_the_same_time_is_refused(copy: Copy) -> None:
-    with FileLock(copy.root / "_build" / ".lock"):
-        ended = copy.book()
-    assert ended.returncode == 1
-    assert "another run" in ended.stderr
