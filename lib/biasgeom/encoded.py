@@ -163,7 +163,7 @@ def polarization_tables(
     _, blocks, width = pairs.female.shape
     signs = statistics.group_signs(pairs.words, draws, rng)
     gendered = np.array([concept.kind == "gendered" for concept in found])
-    names = pd.DataFrame({"concept": [concept.name for concept in found], "kind": [concept.kind for concept in found]})
+    names = _names(found)
     tables, ratios = [], []
     flipped = np.empty((len(found), len(ESTIMATORS), blocks, draws + 1))
     for block in range(blocks):
@@ -173,11 +173,8 @@ def polarization_tables(
         for e, estimator in enumerate(ESTIMATORS):
             observed, resampled, null = _replicates(pairs, states, block, estimator, signs, bootstrap, seed)
             flipped[:, e, block] = np.column_stack([null, observed])
-            low, high = statistics.normal_interval(observed, resampled)
-            row = names.assign(block=block, estimator=estimator, s_latent=observed, low=low, high=high)
-            row[["isotropic_low", "isotropic_high"]] = np.column_stack(isotropic)
-            row[["flip_low", "flip_high"]] = np.column_stack(statistics.band(flipped[:, e, block]))
-            tables.append(row)
+            labels = names.assign(block=block, estimator=estimator)
+            tables.append(_with_bands(labels, observed, resampled, isotropic, flipped[:, e, block]))
             ratios.append({"block": block, "estimator": estimator} | _ratio(observed, resampled, gendered))
     by_block = pd.concat(tables, ignore_index=True)
     return by_block, _by_concept(by_block, found, flipped), pd.DataFrame(ratios)
@@ -190,24 +187,34 @@ def latent_table(found: list[Concept], pairs: Pairs, *, draws: int, bootstrap: i
     """
     rng = np.random.default_rng([seed, 0])
     signs = statistics.group_signs(pairs.words, draws, rng)
-    rows = []
+    tables = []
     for block in range(pairs.female.shape[1]):
+        states = [concept.states[:, :, block] for concept in found]
         random = direction.isotropic_directions(pairs.female.shape[2], draws, rng)
-        vector = direction.contrast_direction(pairs.female[:, block], pairs.male[:, block], estimator="ledoit-wolf")
-        female, male = pairs.female[:, block], pairs.male[:, block]
-        flips = direction.sign_flip_directions(female, male, signs, estimator="ledoit-wolf")
-        for concept in found:
-            states = concept.states[:, :, block]
-            resampled, weights = _bootstrap(pairs, block, len(states), "ledoit-wolf", bootstrap, seed)
-            observed = direction.latent_polarization(states, vector)
-            replicates = direction.bootstrap_polarizations(states, resampled, weights)
-            low, high = statistics.normal_interval(observed, replicates)
-            below, above = statistics.band(direction.polarizations(states, random))
-            flipped = [*direction.polarizations(states, flips), observed]
-            row = {"concept": concept.name, "kind": concept.kind, "block": block, "s_latent": observed}
-            row |= {"low": low, "high": high, "isotropic_low": below, "isotropic_high": above}
-            rows.append(row | dict(zip(("flip_low", "flip_high"), statistics.band(np.array(flipped)), strict=True)))
-    return pd.DataFrame(rows)
+        isotropic = statistics.band(np.stack([direction.polarizations(s, random) for s in states]))
+        observed, resampled, null = _replicates(pairs, states, block, "ledoit-wolf", signs, bootstrap, seed)
+        flipped = np.column_stack([null, observed])
+        tables.append(_with_bands(_names(found).assign(block=block), observed, resampled, isotropic, flipped))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _names(found: list[Concept]) -> pd.DataFrame:
+    return pd.DataFrame({"concept": [concept.name for concept in found], "kind": [concept.kind for concept in found]})
+
+
+def _with_bands(
+    labels: pd.DataFrame,
+    observed: np.ndarray,
+    resampled: np.ndarray,
+    isotropic: tuple[np.ndarray, np.ndarray],
+    flipped: np.ndarray,
+) -> pd.DataFrame:
+    """The labels with S_latent, its interval and both null bands, a row a concept."""
+    low, high = statistics.normal_interval(observed, resampled)
+    row = labels.assign(s_latent=observed, low=low, high=high)
+    row[["isotropic_low", "isotropic_high"]] = np.column_stack(isotropic)
+    row[["flip_low", "flip_high"]] = np.column_stack(statistics.band(flipped))
+    return row
 
 
 def _replicates(
