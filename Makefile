@@ -27,7 +27,7 @@ run: $(VENV)/.installed-book  ## set up and run every notebook, without renderin
 	$(BIN)/python -m biasgeom book --no-render --profile $(PROFILE) $(if $(MODEL),--model "$(MODEL)") $(if $(CHAPTERS),--chapters $(CHAPTERS))
 
 test: $(VENV)/.installed-test lint  ## set up, lint, test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

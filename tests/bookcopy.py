@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from biasgeom import data, results
+import papermill
+from biasgeom import data, probe, results, run
 from biasgeom.models import LanguageModel
+from jupyter_client.manager import KernelManager
 
 ROOT = data.root()
 
@@ -24,12 +26,33 @@ class Copy:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        changed = {"PYTHONPATH": str(self.root / "lib"), "BIASGEOM_CACHE": str(self.root.parent / "cache")}
+        kept = {name: value for name, value in os.environ.items() if name != "BIASGEOM_ROOT"}
+        return {**kept, **changed, "OMP_WAIT_POLICY": "passive"}
+
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "PYTHONPATH": str(self.root / "lib"), "OMP_WAIT_POLICY": "passive"}
-        environment["BIASGEOM_CACHE"] = str(self.root.parent / "cache")
-        environment.pop("BIASGEOM_ROOT", None)
         command = [sys.executable, "-m", "biasgeom", *words]
-        return subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True)
+        return subprocess.run(command, cwd=self.root, env=self.environment, capture_output=True, text=True)
+
+    def execute_in_one_kernel(self, notebooks: list[str]) -> None:
+        """Execute notebooks with the values that the command gives them, but in one kernel: it imports torch once."""
+        kernel = KernelManager(kernel_name="python3")
+        kernel.start_kernel(env=self.environment, cwd=str(self.root))
+        try:
+            for name in notebooks:
+                output = self.results.parents[1] / f"{name}.ipynb"
+                output.parent.mkdir(parents=True, exist_ok=True)
+                values = run.values_for(name, "smoke", str(self.model))
+                source = self.root / "notebooks" / f"{name}.ipynb"
+                papermill.execute_notebook(str(source), str(output), values, km=kernel, progress_bar=False)
+                client = kernel.client()
+                client.start_channels()
+                client.execute_interactive("%reset -f")  # the next one finds no name that it did not define
+                client.stop_channels()
+        finally:
+            kernel.shutdown_kernel(now=True)
 
     def book(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self.command("book", "--profile", "smoke", "--model", str(self.model), *words)
@@ -41,8 +64,8 @@ class Copy:
 
 def copied(folder: Path, lm: LanguageModel) -> Copy:
     """The copy in ``folder``, beside the saved model; nothing is run yet."""
-    # A vocabulary of 300 tokens holds no pronouns, which the next-token proxy needs whole.
-    lm.tokenizer.add_tokens([" she", " he"])
+    # A vocabulary of 300 tokens holds none of the words that the next-token measures need whole.
+    lm.tokenizer.add_tokens([f" {word}" for word in ("she", "he", "yes", "no", *probe.POSITIVE, *probe.NEGATIVE)])
     lm.model.resize_token_embeddings(len(lm.tokenizer), mean_resizing=False)
     lm.model.save_pretrained(folder / "tiny-llama")
     lm.tokenizer.save_pretrained(folder / "tiny-llama")

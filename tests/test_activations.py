@@ -1,6 +1,7 @@
 """Texts become arrays: the same as one forward pass a text, whatever the batch, and measured only once."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -319,3 +320,23 @@ def test_training_mode_is_refused_also_where_the_cache_would_answer(llama: Langu
     llama.model.train()
     with pytest.raises(ValueError, match="training mode"):
         activations.last_token_states(llama, ["A nurse."])
+
+
+def test_several_readings_from_one_pass_are_each_what_one_gives(
+    llama: LanguageModel, sentences: list[str], passes: list[int]
+) -> None:
+    asked = [
+        activations.Reading(),
+        activations.Reading(pooling="max"),
+        activations.Reading(pooling="last", site="block", block=2),
+        activations.Reading(site="block", block=2, include_first_token=False),
+    ]
+    together = activations.readings(llama, sentences, asked)
+    spent = len(passes)
+    for reading, array in zip(asked, together, strict=True):
+        alone = activations.sentence_embeddings(llama, sentences, **asdict(reading))
+        np.testing.assert_allclose(array, alone, rtol=1e-6, atol=1e-6)
+    assert len(passes) == spent * (1 + len(asked))
+    assert not np.allclose(together[0], together[1])
+    with pytest.raises(ValueError, match="no readings"):
+        activations.readings(llama, sentences, [])

@@ -3,23 +3,20 @@
 Every row here is made up; none is from a data set.
 """
 
-import json
 import socket
-import threading
 import time
 import traceback
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
+import loopback
 import pandas as pd
 import pytest
 from biasgeom import data, debiasing
-from biasgeom.debiasing import SOURCES, DatasetNotAvailable
-
-TOKEN = "hf_secret_of_this_test"
+from biasgeom.debiasing import SOURCES
+from biasgeom.remote import DatasetNotAvailable
+from loopback import TOKEN, Hosts, point_to, serving
 
 GENDERALIGN = [
     {
@@ -127,16 +124,7 @@ EXPECTED = {
 
 
 def write(folder: Path, name: str, file: str, table: Any) -> None:
-    path = folder / SOURCES[name].repository / file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
-        pd.DataFrame(table).to_parquet(path)
-    elif path.suffix == ".csv":
-        pd.DataFrame(table).to_csv(path, index=False)
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in table))
-    else:
-        path.write_text(json.dumps(table, indent=4))
+    loopback.write(folder, SOURCES[name].repository, file, table)
 
 
 def wino_rows(sentences: list[str]) -> list[dict[str, Any]]:
@@ -152,52 +140,6 @@ def wino_rows(sentences: list[str]) -> list[dict[str, Any]]:
     ]
 
 
-class Hosts(BaseHTTPRequestHandler):
-    """The hub's and GitHub's answers for the files below one folder."""
-
-    folder: Path
-    asked: list[str]
-    gated = ""
-
-    def do_HEAD(self) -> None:
-        self.asked.append(self.path)
-        parts = self.path.strip("/").split("/")
-        on_hub = parts[0] == "datasets"
-        repository, revision = "/".join(parts[1:3]), parts[4 if on_hub else 3]
-        file = self.folder / repository / "/".join(parts[5 if on_hub else 4 :])
-        headers = {"X-Repo-Commit": revision, "ETag": f'"{"-".join(parts)}"'}
-        if repository == self.gated:
-            self.answer(401, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted."})
-        elif not file.is_file():
-            self.answer(404, {"X-Error-Code": "EntryNotFound", **headers})
-        else:
-            self.answer(200, headers, file.read_bytes())
-
-    do_GET = do_HEAD
-
-    def answer(self, status: int, headers: dict[str, str], content: bytes = b"") -> None:
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(content))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-def point_to(monkeypatch: pytest.MonkeyPatch, endpoint: str, hub_cache: Path) -> None:
-    constants = huggingface_hub.constants
-    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub_cache))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", endpoint)
-    monkeypatch.setattr(debiasing, "GITHUB_FILES", endpoint + "/raw")
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-
-
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Hosts]]:
     folder = tmp_path / "remote"
@@ -209,15 +151,8 @@ def hosts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Host
     for part, items in STEREOSET.items():
         write(folder, "stereoset", f"{part}/validation-00000-of-00001.parquet", items)
     write(folder, "bbq", "data/Gender_identity.jsonl", BBQ)
-    handler = type("Handler", (Hosts,), {"folder": folder, "asked": []})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    point_to(monkeypatch, f"http://127.0.0.1:{server.server_port}", tmp_path / "hub-cache")
-    yield handler
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(monkeypatch, tmp_path) as handler:
+        yield handler
 
 
 def pairs(rows: pd.DataFrame) -> list[tuple[str, str]]:

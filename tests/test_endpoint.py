@@ -303,7 +303,8 @@ def test_an_endpoint_that_goes_down_ends_the_run_and_keeps_what_was_answered(ser
     server.answer = echo
     server.bodies.clear()
     assert all(reply.text for reply in ask(server.endpoint(), prompts))
-    assert sorted(map(prompt_of, server.bodies)) == sorted(set(prompts) - set(up))
+    # As a set: a connection that breaks on a busy machine is tried again, which asks nothing else.
+    assert set(map(prompt_of, server.bodies)) == set(prompts) - set(up)
 
 
 def test_failures_here_and_there_do_not_end_the_run(server: Server) -> None:

@@ -1,5 +1,6 @@
-"""LoRA fine-tuning: the stated loss, on a copy, resumed to the same weights, trained once."""
+"""Fine-tuning, LoRA and full: the stated loss, on a copy, resumed to the same weights, trained once."""
 
+import ast
 import copy
 import dataclasses
 import json
@@ -13,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from biasgeom import cache, finetune, generation, hooks, models
+from biasgeom import cache, finetune, generation, hooks, models, training
 from biasgeom.finetune import Settings
 from biasgeom.models import LanguageModel
 from safetensors.torch import load_file
@@ -91,6 +92,7 @@ def test_only_the_adapter_learns(
     assert {path.name for path in folder.iterdir()} == {
         "adapter_config.json",
         "adapter_model.safetensors",
+        "recipe.json",
         "training.csv",
     }
     log = pd.read_csv(folder / "training.csv")
@@ -288,7 +290,7 @@ def test_nothing_leaves_the_machine(llama: LanguageModel, rows: pd.DataFrame, mo
     finetune.aligned(llama, rows, SMALL, name="tuned")
     assert asked == []
     # The control: the trainer as it comes does report.
-    monkeypatch.delattr(finetune._Trainer, "_send_telemetry")
+    monkeypatch.delattr(training._Trainer, "_send_telemetry")
     with pytest.raises(OSError, match="no network"):
         finetune.adapter(llama, rows, dataclasses.replace(SMALL, seed=4))
 
@@ -395,3 +397,149 @@ def test_gpt2_is_padded_though_it_has_no_padding_token(gpt2: LanguageModel, rows
     loss = pd.read_csv(finetune.adapter(gpt2, rows, settings) / "training.csv")["loss"][0]
     assert loss == pytest.approx(loss_by_hand(gpt2, rows), rel=1e-5)
     assert gpt2.tokenizer.pad_token is None
+
+
+def test_a_text_has_its_loss_on_all_tokens(llama: LanguageModel, rows: pd.DataFrame) -> None:
+    texts = pd.DataFrame({"group": "all", "text": rows["prompt"] + rows["completion"]})
+    settings = dataclasses.replace(SMALL, steps=1, batch=len(rows), learning_rate=0.0)
+    loss = pd.read_csv(finetune.adapter(llama, texts, settings) / "training.csv")["loss"][0]
+    assert loss == pytest.approx(loss_by_hand(llama, rows, whole=True), rel=1e-5)
+    assert abs(loss - loss_by_hand(llama, rows)) > 1e-3
+    with pytest.raises(ValueError, match="a text beside a prompt"):
+        finetune.adapter(llama, rows.assign(text=texts["text"]), settings)
+    with pytest.raises(ValueError, match="row 1: the text is empty"):
+        finetune.adapter(llama, pd.DataFrame({"text": ["A doctor", " "]}), settings)
+
+
+def test_a_text_of_one_token_has_no_loss(gpt2: LanguageModel) -> None:
+    with pytest.raises(ValueError, match="row 0: the text is one token"):
+        finetune.adapter(gpt2, pd.DataFrame({"text": ["The"]}), SMALL)
+
+
+def test_long_rows_are_cut(llama: LanguageModel, rows: pd.DataFrame) -> None:
+    lengths = [len(llama.tokenizer(prompt)["input_ids"]) for prompt in rows["prompt"]]
+    longest = sorted(lengths)[-2]
+    with pytest.warns(UserWarning, match=rf"{sum(n >= longest for n in lengths)} rows are left out: {longest} tokens"):
+        cut = finetune._examples(llama, rows, longest)
+    whole = finetune._examples(llama, rows)
+    kept = [place for place, n in enumerate(lengths) if n < longest]
+    for column in ("input_ids", "labels"):
+        assert cut[column] == [whole[column][place][:longest] for place in kept]
+    assert any(len(whole["labels"][place]) > longest for place in kept)
+    with pytest.raises(ValueError, match="every row is cut off at 2 tokens"):
+        finetune._examples(llama, rows, 2)
+
+
+def test_schedule_and_accumulation(llama: LanguageModel, rows: pd.DataFrame) -> None:
+    plain = dataclasses.replace(SMALL, steps=2, batch=4, dropout=0.0, warmup=0.5, scheduler="linear")
+    parts = dataclasses.replace(plain, batch=2, accumulation=2)
+    whole, twice = (finetune.adapter(llama, rows[:4], settings) for settings in (plain, parts))
+    # One step up, then the highest on the way down to nothing.
+    assert pd.read_csv(whole / "training.csv")["learning_rate"].tolist() == pytest.approx([0, SMALL.learning_rate])
+    # Two rows twice are four rows, of different lengths and shuffled alike; two rows are not.
+    half = finetune.adapter(llama, rows[:4], dataclasses.replace(parts, accumulation=1))
+    losses = [pd.read_csv(folder / "training.csv")["loss"][0] for folder in (whole, twice, half)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert abs(losses[2] - losses[0]) > 1e-3
+
+
+def checkpoint(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_a_full_step_moves_every_weight_against_its_gradient(
+    build: Build, architecture: str, rows: pd.DataFrame
+) -> None:
+    lm = build(architecture)
+    fingerprint = lm.fingerprint()
+    settings = Settings(steps=1, batch=len(rows), learning_rate=1e-3, warmup=0)
+    folder = finetune.full(lm, rows, settings)
+    assert lm.fingerprint() == fingerprint
+    assert not any(parameter.requires_grad for parameter in lm.model.parameters())
+    loss = pd.read_csv(folder / "training.csv")["loss"].tolist()
+    assert loss == [pytest.approx(loss_by_hand(lm, rows), rel=1e-5)]
+
+    # By hand, in float64 and each row alone: AdamW's first step is the learning rate times the gradient's sign.
+    twin = copy.deepcopy(lm.model).double().requires_grad_(True)
+    examples = finetune._examples(lm, rows)
+    for ids, labels in zip(*examples.values(), strict=True):
+        log_p = twin(torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
+        learned = torch.tensor(labels[1:])
+        log_p[learned != -100, learned[learned != -100]].sum().neg().backward()
+    trained, compared = checkpoint(folder), 0
+    for name, parameter in twin.named_parameters():
+        assert trained[name].dtype is torch.float32
+        clear = parameter.grad.abs() > 1e-2 * parameter.grad.abs().max()
+        moved = trained[name].double() - parameter.detach()
+        torch.testing.assert_close(
+            moved[clear], -1e-3 * parameter.grad[clear].sign(), rtol=1e-2, atol=1e-7, msg=lambda text, n=name: n + text
+        )
+        compared += int(clear.sum())
+    assert compared > 10_000
+    assert set(trained) == {name for name, _ in twin.named_parameters()}  # a tied head is stored once
+
+
+def test_the_folder_of_a_full_training_is_a_model_like_any_other(llama: LanguageModel, rows: pd.DataFrame) -> None:
+    folder = finetune.full(llama, rows, SMALL)
+    assert folder.parent == cache.root() / "checkpoints"
+    loaded = models.load(str(folder), device="cpu")
+    assert loaded.core.config.use_cache
+    assert loaded.tokenizer.get_vocab() == llama.tokenizer.get_vocab()
+    assert loss_by_hand(loaded, rows) < loss_by_hand(llama, rows) - 0.1
+    recipe = json.loads((folder / "recipe.json").read_text())
+    assert recipe["model"] == llama.fingerprint()
+    assert recipe["settings"]["learning_rate"] == SMALL.learning_rate
+    # What only LoRA uses makes no other training of it.
+    assert "rank" not in recipe["settings"]
+    assert finetune.full(llama, rows, dataclasses.replace(SMALL, rank=8, targets=("q_proj",))) == folder
+    assert finetune.adapter(llama, rows, dataclasses.replace(SMALL, steps=1)).name != folder.name
+
+
+def test_a_bfloat16_model_is_widened_for_full_training(llama: LanguageModel, rows: pd.DataFrame) -> None:
+    llama.model.to(torch.bfloat16)
+    before = {name: tensor.clone() for name, tensor in llama.model.state_dict().items()}
+    settings = Settings(steps=1, batch=len(rows), learning_rate=2e-5, warmup=0)
+    trained = checkpoint(finetune.full(llama, rows, settings))
+    assert llama.dtype is torch.bfloat16
+    name = "model.layers.1.mlp.up_proj.weight"
+    assert trained[name].dtype is torch.float32
+    assert (trained[name] != before[name].float()).float().mean() > 0.95
+    # The control: in bfloat16 the same updates are rounded away.
+    assert (trained[name].bfloat16() != before[name]).float().mean() < 0.15
+
+
+def test_a_stopped_full_training_ends_in_the_same_weights(
+    build: Build, rows: pd.DataFrame, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    straight = checkpoint(finetune.full(build("gemma3"), rows, SMALL))
+    monkeypatch.setenv("BIASGEOM_CACHE", str(tmp_path / "stopped"))
+
+    def stop() -> list[str]:
+        with pytest.MonkeyPatch.context() as patch:
+            count_steps(patch, stop_at=6)
+            with pytest.raises(KeyboardInterrupt):
+                finetune.full(build("gemma3"), rows, SMALL)
+        return sorted(path.name for path in (cache.root() / "checkpoints").glob("*.partial/checkpoint-*"))
+
+    # Three times the weights are not written for a training as short as this.
+    assert stop() == []
+    monkeypatch.setattr(finetune, "FULL_SAVE_EVERY", 2)
+    assert stop() == ["checkpoint-4"]
+    calls = count_steps(monkeypatch)
+    resumed = finetune.full(build("gemma3"), rows, SMALL)
+    assert calls == [5, 6]
+    assert same(checkpoint(resumed), straight)
+    assert list((cache.root() / "checkpoints").iterdir()) == [resumed]
+
+
+def test_what_takes_seconds_to_import_is_imported_at_use() -> None:
+    """Every notebook imports this module."""
+    tree = ast.parse(Path(finetune.__file__).read_text())
+    at_once = {
+        name.split(".")[0]
+        for node in tree.body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+    }
+    assert not at_once & {"trl", "datasets", "peft", "training"}

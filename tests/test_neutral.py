@@ -49,6 +49,10 @@ GENDERED = set(GENDERED_WORDS.split())
         ("the male is older than the females", "the person is older than the people"),
         ("Mr. Ito, Mrs Ito and Miss Ito miss him", "Mx. Ito, Mx Ito and Mx Ito miss them"),
         ("My girlfriend is a policewoman", "My partner is a police officer"),
+        (
+            "The boys and ladies saw two guys and their schoolboys",
+            "The children and people saw two people and their pupils",
+        ),
         ("They are here; the shepherd is Hermann.", "They are here; the shepherd is Hermann."),
         ("", ""),
     ],

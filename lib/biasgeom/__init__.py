@@ -3,23 +3,34 @@
 The package follows one stream, and a module imports only from those before it::
 
     data, cache                  texts; what was already measured
+    remote                       files of data sets on the hub
+    sentences, statements        the ΔB paper's sentence sets; what its ends are fine-tuned on
     embedded, hub, models        a name becomes a model
     prompts                      a text becomes token batches
     layout, hooks                read or edit the residual stream
     recall                       what was measured on a model before
     activations, generation      texts become arrays, prompts become samples
-    direction                    geometry on arrays; knows no model
-    statistics                   intervals and nulls; knows no model
+    direction, relative          geometry on arrays; knows no model
+    statistics, pairs            intervals and nulls; shifts beside changes; know no model
     encoded, expressed, relation geometry or labels become the tables of a page; know no model
     proxy                        expressed bias by the next token
     endpoint, annotation         gender labels by a chat endpoint or a model
     neutral, debiasing,
     selfgenerated                what a model is aligned on
-    finetune, capability,
-    alignment                    LoRA training, what it cost, recipes
+    training, finetune           LoRA and full fine-tuning
+    capability, alignment        what alignment cost, its recipes
     protocol, ablation           the gender paper's conditions, and the direction removed
-    markdown, results, figures   tables as text, tidy files with ``run.json``, pictures
-    claims                       what a paper claims, and whether the tables show it
+    merging                      between two fine-tuned models
+    probe, sentiment             output bias of a small model
+    topics, wildguard,
+    decodingtrust, toxigen       the ΔB paper's benchmarks
+    splits, spectrum             seven checkpoints from harmless to harmful
+    audit, survey, robustness    ΔB of a pair, of all checkpoints, of every variant
+    benchmarks, monitor          benchmarks over the checkpoints; ΔB while training
+    markdown, results            tables as text; tidy files with ``run.json``
+    figures, figures_pairs       pictures
+    claims, claims_gender,
+    claims_delta_b               what a paper claims, and whether the tables show it
     run, pages                   check parameters and execute notebooks; render the book
 """
 

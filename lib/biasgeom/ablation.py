@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from biasgeom import activations, data, direction, generation, hooks, protocol
+from biasgeom import activations, data, direction, generation, hooks, protocol, statistics
 from biasgeom.direction import Direction
 from biasgeom.hooks import AnyDirection
 from biasgeom.models import LanguageModel
@@ -137,7 +137,7 @@ def against_random(table: pd.DataFrame) -> pd.DataFrame:
         row |= {"plain": plain["bias_pol"], "gender": gender["bias_pol"]}
         row |= {"plain_mean": plain["mean_bias"], "gender_mean": gender["mean_bias"]}
         row |= {"random_low": random["bias_pol"].min(), "random_high": random["bias_pol"].max()}
-        row["p"] = (1 + (random["bias_pol"] <= gender["bias_pol"]).sum()) / (1 + len(random))
+        row["p"] = statistics.exceedance_p(-gender["bias_pol"], -random["bias_pol"])  # low is what counts here
         row |= {"gender_nats": gender["nats"] - plain["nats"], "random_nats": random["nats"].max() - plain["nats"]}
         rows.append(row)
     return pd.DataFrame(rows)

@@ -7,6 +7,7 @@ the weights as they are now, the token ids, the sites, our own interventions, th
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -60,6 +61,43 @@ def last_token_states(
     return _measured(lm, encoded, blocks, "last", lambda batch: hooks.at(batch.last), budget)
 
 
+@dataclass(frozen=True)
+class Reading:
+    """How the token states of a sentence become one vector (ΔB paper 3.1, E.4).
+
+    Attributes
+    ----------
+    pooling : {"mean", "max", "last"}
+        Mask-aware; the mean accumulates in float32.
+    site : {"final_norm", "block"}
+        What the LM head reads, or the output of ``block``.
+    include_first_token : bool
+        Token 0 carries a norm up to a hundred times the others' at inner blocks, so a mean there is about token 0.
+        ``False`` leaves it out; a text of a single token then has nothing to pool and is refused.
+
+    Raises
+    ------
+    ValueError
+        Another pooling or site; a site "block" without a block, or a block without it.
+    """
+
+    pooling: str = "mean"
+    site: str = "final_norm"
+    block: int | None = None
+    include_first_token: bool = True
+
+    def __post_init__(self) -> None:
+        if self.pooling not in ("mean", "max", "last"):
+            raise ValueError(f"pooling must be 'mean', 'max' or 'last', not {self.pooling!r}")
+        if self.site not in ("final_norm", "block") or (self.site == "block") != (self.block is not None):
+            raise ValueError("site must be 'final_norm', or 'block' together with a block number")
+
+    @property
+    def place(self) -> Site:
+        """The site as :mod:`biasgeom.hooks` names it."""
+        return self.site if self.block is None else self.block
+
+
 def sentence_embeddings(
     lm: LanguageModel,
     texts: Sequence[str],
@@ -76,37 +114,57 @@ def sentence_embeddings(
     ----------
     texts : list of str, length n
         Raw text with the tokenizer's own special tokens.
-    pooling : {"mean", "max", "last"}
-        Mask-aware; the mean accumulates in float32.
-    site : {"final_norm", "block"}
-        What the LM head reads, or the output of ``block``.
-    include_first_token : bool
-        Token 0 carries a norm up to a hundred times the others' at inner blocks, so a mean there is about token 0.
-        ``False`` leaves it out; a text of a single token then has nothing to pool and is refused.
+    pooling, site, block, include_first_token
+        See :class:`Reading`.
 
     Returns
     -------
     array [n, d], float32
     """
-    if pooling not in ("mean", "max", "last"):
-        raise ValueError(f"pooling must be 'mean', 'max' or 'last', not {pooling!r}")
-    if site not in ("final_norm", "block") or (site == "block") != (block is not None):
-        raise ValueError("site must be 'final_norm', or 'block' together with a block number")
+    return readings(lm, texts, [Reading(pooling, site, block, include_first_token)], budget=budget)[0]
+
+
+def readings(
+    lm: LanguageModel, texts: Sequence[str], asked: Sequence[Reading], *, budget: int | None = None
+) -> np.ndarray:
+    """Several readings of the same texts from one pass.
+
+    Returns
+    -------
+    array [readings, n, d], float32
+        Each as :func:`sentence_embeddings` gives it.
+    """
+    if not asked:
+        raise ValueError("no readings were given")
     encoded = prompts.encode(lm, texts)
     short = next((place for place, ids in enumerate(encoded) if len(ids) < 2), None)
-    if not include_first_token and short is not None:
+    if short is not None and not all(reading.include_first_token for reading in asked):
         raise ValueError(f"text {short} is a single token: nothing is left without the first one: {texts[short]!r}")
+    sites = list(dict.fromkeys(reading.place for reading in asked))
+    poolings = list(dict.fromkeys((reading.pooling, reading.include_first_token) for reading in asked))
 
     def pool(batch: Batch) -> Callable[[torch.Tensor], torch.Tensor]:
-        if pooling == "last":
-            return hooks.at(batch.last)
-        kept = _kept(batch, include_first_token)
-        if pooling == "max":
-            return lambda hidden: hooks.wide(hidden).masked_fill(~kept.to(hidden.device), -torch.inf).amax(1)
-        return lambda hidden: _token_sum(hidden, kept) / kept.sum(1).to(hidden.device)
+        selectors = [_pooled(batch, *pooling) for pooling in poolings]
+        return lambda hidden: torch.cat([select(hidden) for select in selectors], dim=-1)
 
-    what = f"{pooling}, first token {'in' if include_first_token else 'out'}"
-    return _measured(lm, encoded, [site if block is None else block], what, pool, budget)[:, 0]
+    what = "; ".join(f"{pooling}, first token {'in' if first else 'out'}" for pooling, first in poolings)
+    states = _measured(lm, encoded, sites, what, pool, budget, len(poolings))
+    states = states.reshape(len(encoded), len(sites), len(poolings), lm.width)
+    places = [
+        (sites.index(reading.place), poolings.index((reading.pooling, reading.include_first_token)))
+        for reading in asked
+    ]
+    return np.stack([states[:, site, pooling] for site, pooling in places])
+
+
+def _pooled(batch: Batch, pooling: str, include_first_token: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Selector [B, T, d] → [B, d]."""
+    if pooling == "last":
+        return hooks.at(batch.last)
+    kept = _kept(batch, include_first_token)
+    if pooling == "max":
+        return lambda hidden: hooks.wide(hidden).masked_fill(~kept.to(hidden.device), -torch.inf).amax(1)
+    return lambda hidden: _token_sum(hidden, kept) / kept.sum(1).to(hidden.device)
 
 
 def _kept(batch: Batch, include_first_token: bool) -> torch.Tensor:
@@ -157,12 +215,13 @@ def _measured(
     what: str,
     selector: Callable[[Batch], Callable[[torch.Tensor], torch.Tensor]],
     budget: int | None,
+    vectors: int = 1,
 ) -> np.ndarray:
-    """[n, sites, d] from the cache, or from the model."""
+    """[n, sites, vectors · d] from the cache, or from the model; ``vectors`` is how many the selector joins."""
     return recall.array(
         lm,
         sys.modules[__name__],
-        lambda: _run(lm, encoded, sites, selector, budget),
+        lambda: _run(lm, encoded, sites, selector, budget, vectors * lm.width),
         tokens=encoded,
         sites=[str(site) for site in sites],
         what=what,
@@ -177,8 +236,9 @@ def _run(
     sites: list[Site],
     selector: Callable[[Batch], Callable[[torch.Tensor], torch.Tensor]],
     budget: int | None,
+    width: int,
 ) -> np.ndarray:
-    result = np.empty((len(encoded), len(sites), lm.width), dtype=np.float32)
+    result = np.empty((len(encoded), len(sites), width), dtype=np.float32)
     with tqdm(total=len(encoded), desc=f"{lm.name}: hidden states", unit="text", leave=False) as bar:
         for batch in prompts.batches(lm, encoded, budget=budget):
             with hooks.capture(lm, sites, selector(batch)) as captured:

@@ -28,6 +28,20 @@ def root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "biasgeom"
 
 
+@contextmanager
+def fresh() -> Iterator[None]:
+    """An empty cache while the body runs, removed afterwards: what is timed in it is done, not looked up."""
+    before = os.environ.get("BIASGEOM_CACHE")
+    with tempfile.TemporaryDirectory(prefix="biasgeom-") as folder:
+        os.environ["BIASGEOM_CACHE"] = folder
+        try:
+            yield
+        finally:
+            del os.environ["BIASGEOM_CACHE"]
+            if before is not None:
+                os.environ["BIASGEOM_CACHE"] = before
+
+
 def digest(**parts: object) -> str:
     """A hexadecimal SHA-256 of named parts; each must be plain JSON (text, numbers, lists, dicts, None).
 

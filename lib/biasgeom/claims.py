@@ -1,21 +1,19 @@
-"""What the gender paper claims, and whether this run's tables show it.
+"""What a paper claims, and whether one model's tables show it: the frame that each chapter's rules fill.
 
-``data/gender/claims.yaml`` lists the claims; each has a rule here that reads ``results/`` and returns a verdict with
-its evidence. They were written before the chapter was first run; which of them changed afterwards stands on the page of
-choices.
+``data/<paper>/claims.yaml`` lists a paper's claims; each has a rule in ``claims_<paper>.py`` that reads ``results/``
+and returns a verdict with its evidence. The rules were written before a chapter was first run; which of them changed
+afterwards stands on the page of choices.
 """
 
 import json
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
 
-from biasgeom import data, models, results
-from biasgeom.protocol import AFTER, AFTER_1950S, BEFORE
+from biasgeom import data, results
 
 HOLDS = "holds"
 LIMITED = "holds with the stated limit"
@@ -25,17 +23,13 @@ NOT_RUN = "not run"
 Verdict = tuple[str, str]
 """One of the four words, and the evidence in a sentence."""
 
-STEREOTYPES = {"nurse": 1, "secretary": 1, "electrician": -1, "butcher": -1}
-LEVEL = 0.05
-MAIN = {"mmlu": "acc", "ifeval": "prompt_level_strict_acc"}
-"""The one score of each benchmark that is compared; the harness reports subjects and further metrics too."""
-NEGLIGIBLE_CHANGE, NEGLIGIBLE_RHO = 0.1, 0.2
-TOLERATED_NATS = 0.5
-"""What an ablation may cost per token of neutral text before the model counts as broken: 1.65 times the perplexity."""
+
+class MissingTable(LookupError):
+    """A section has not been run for this model."""
 
 
 class Tables:
-    """The gender chapter's result tables of one model; ``MissingTable`` if a section has not been run."""
+    """One chapter's result tables of one model; :class:`MissingTable` if a section has not been run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -53,268 +47,67 @@ class Tables:
             raise MissingTable(f"{notebook}/{name}.csv has no row for {where}")
         return table
 
-    @cached_property
-    def info(self) -> dict[str, Any]:
-        """``run.json`` of the section on encoded bias."""
-        path = self.folder / "03_encoded" / "run.json"
+    def info(self, notebook: str) -> dict[str, Any]:
+        """``run.json`` of a section."""
+        path = self.folder / notebook / "run.json"
         if not path.exists():
-            raise MissingTable("03_encoded has not been run")
+            raise MissingTable(f"{notebook} has not been run")
         return json.loads(path.read_text())
 
-    @property
-    def block(self) -> int:
-        """The block that the section on encoded bias compares with the paper's layer."""
-        return models.matching_block(self.info["parameters"]["published_layer"], self.info["blocks"])
+
+Rules = Mapping[str, Callable[[Tables], Verdict]]
+"""Claim id → its rule."""
 
 
-class MissingTable(LookupError):
-    """A section has not been run for this model."""
+def named(*rules: Callable[[Tables], Verdict]) -> Rules:
+    """Rules by claim id: ``_encoded_persists`` is the rule of ``encoded-persists``."""
+    return {rule.__name__.strip("_").replace("_", "-"): rule for rule in rules}
 
 
-def _polarization_order(tables: Tables) -> Verdict:
-    found = tables("02_expressed", "polarization", condition=BEFORE).set_index("concept")
-    excess = found["bias_pol"] - found["chance"]
-    controls = found.index[found["kind"] == "control"]
-    top = excess[controls].max()
-    order = excess["Professions"] > excess["Sports"] > top
-    apart = [c for c in ("Professions", "Sports") if excess[c] > top and found["p"][c] < LEVEL]
-    chance = [c for c in controls if found["p"][c] < LEVEL]
-    evidence = "Bias_pol above its mean by chance: " + ", ".join(f"{c} {excess[c]:.2f}" for c in excess.index)
-    evidence += f"; controls above chance: {', '.join(chance) or 'none'}"
-    return (HOLDS if order and len(apart) == 2 and not chance else LIMITED if apart else NOT_SHOWN), evidence
+def listed(paper: str) -> pd.DataFrame:
+    """The claims of ``data/<paper>/claims.yaml``: id, section, claim, rule (in words), notebook, label."""
+    return pd.DataFrame(yaml.safe_load((data.root() / "data" / paper / "claims.yaml").read_text()))
 
 
-def _extreme_entities(tables: Tables) -> Verdict:
-    found = tables("02_expressed", "bias", condition=BEFORE, concept="Professions").set_index("entity")
-    signed = {entity: sign * found["bias"][entity] for entity, sign in STEREOTYPES.items()}
-    clear = [e for e, sign in STEREOTYPES.items() if (found["low"][e] if sign > 0 else -found["high"][e]) > 0]
-    evidence = "bias(e): " + ", ".join(f"{entity} {found['bias'][entity]:+.2f}" for entity in STEREOTYPES)
-    return (HOLDS if min(signed.values()) > 0.7 else LIMITED if len(clear) == 4 else NOT_SHOWN), evidence
-
-
-def _changes(tables: Tables, notebook: str, comparison: str) -> pd.DataFrame:
-    return tables(notebook, "change", comparison=comparison).set_index("concept")
-
-
-def _interval(row: pd.Series) -> str:
-    return f"{row['difference']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})"
-
-
-def _polarization(tables: Tables, notebook: str, condition: str) -> pd.DataFrame:
-    return tables(notebook, "polarization", condition=condition).set_index("concept")
-
-
-def _lowered(tables: Tables, notebook: str, concept: str) -> tuple[bool, str]:
-    """Whether there was a polarization beyond chance before alignment, and less of it after."""
-    change = _changes(tables, notebook, f"{AFTER} - {BEFORE}").loc[concept]
-    first, second = (_polarization(tables, notebook, condition).loc[concept] for condition in (BEFORE, AFTER))
-    evidence = f"{concept} {_interval(change)}; before {first['bias_pol']:.2f} (by chance {first['chance']:.2f}, "
-    evidence += f"p = {first['p']:.2g}); gendered completions {1 - first['neutral']:.0%} → {1 - second['neutral']:.0%}"
-    return bool(first["p"] < LEVEL and change["high"] < 0), evidence
-
-
-def _alignment_lowers(tables: Tables) -> Verdict:
-    found = [_lowered(tables, "02_expressed", concept) for concept in ("Professions", "Sports")]
-    count = sum(lower for lower, _ in found)
-    return (NOT_SHOWN, LIMITED, HOLDS)[count], "; ".join(evidence for _, evidence in found)
-
-
-def _controls_unchanged(tables: Tables) -> Verdict:
-    found = _changes(tables, "02_expressed", f"{AFTER} - {BEFORE}").query("kind == 'control'")
-    within = (found["low"] > -NEGLIGIBLE_CHANGE) & (found["high"] < NEGLIGIBLE_CHANGE)
-    changed = (found["low"] > 0) | (found["high"] < 0)
-    evidence = ", ".join(f"{c} {_interval(found.loc[c])}" for c in found.index)
-    return (HOLDS if within.all() else LIMITED if not changed.any() else NOT_SHOWN), evidence
-
-
-def _instruction_reactivates(tables: Tables) -> Verdict:
-    change = _changes(tables, "02_expressed", f"{AFTER_1950S} - {AFTER}").loc["Professions"]
-    of = {n: _polarization(tables, "02_expressed", n).loc["Professions"] for n in (BEFORE, AFTER, AFTER_1950S)}
-    excess = {name: row["bias_pol"] - row["chance"] for name, row in of.items()}
-    floor = of[AFTER_1950S]["chance"] - of[AFTER]["chance"]
-    evidence = f"Professions {_interval(change)}, of which {floor:+.2f} is the change of what chance does; with the "
-    evidence += f"instruction {of[AFTER_1950S]['bias_pol']:.2f} (p = {of[AFTER_1950S]['p']:.2g}); gendered completions "
-    evidence += " → ".join(f"{1 - of[name]['neutral']:.0%}" for name in (BEFORE, AFTER, AFTER_1950S))
-    if of[AFTER_1950S]["p"] >= LEVEL or change["low"] - floor <= 0:
-        return NOT_SHOWN, evidence
-    return (HOLDS if excess[AFTER_1950S] >= 0.8 * excess[BEFORE] else LIMITED), evidence
-
-
-def _encoded_above_controls(tables: Tables) -> Verdict:
-    where = {"condition": BEFORE, "estimator": "ledoit-wolf"}
-    ratio = tables("03_encoded", "gendered_over_control", block=tables.block, **where).iloc[0]
-    flips = tables("03_encoded", "concepts", kind="gendered", **where).set_index("concept")["p_flip"]
-    evidence = f"gendered over control {ratio['ratio']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f}) at block "
-    evidence += f"{tables.block}; against the sign-flip null " + ", ".join(f"{c} p = {p:.2g}" for c, p in flips.items())
-    return (NOT_SHOWN if ratio["low"] <= 1 else HOLDS if (flips < LEVEL).all() else LIMITED), evidence
-
-
-def _controls_like_random(tables: Tables) -> Verdict:
-    found = tables("03_encoded", "concepts", condition=BEFORE, estimator="ledoit-wolf", kind="control")
-    share = found["above_isotropic"].sum() / found["blocks"].sum()
-    evidence = f"controls lie above the isotropic band at {share:.0%} of their blocks"
-    return (HOLDS if share <= 0.1 else LIMITED if share <= 0.25 else NOT_SHOWN), evidence
-
-
-def _encoded_persists(tables: Tables) -> Verdict:
-    found = tables("03_encoded", "concepts", condition=AFTER, estimator="ledoit-wolf")
-    share = found.assign(share=found["above_isotropic"] / found["blocks"]).groupby("kind")["share"].agg(["min", "mean"])
-    evidence = f"after alignment above the isotropic band at {share['mean']['gendered']:.0%} of blocks (controls: "
-    evidence += f"{share['mean']['control']:.0%})"
-    if share["min"]["gendered"] < 0.9:
-        return NOT_SHOWN, evidence
-    return (HOLDS if share["mean"]["control"] <= 0.25 else LIMITED), evidence
-
-
-def _correlations(tables: Tables, pairing: str, kind: str, by: str = "sampled") -> pd.DataFrame:
-    return tables("04_relation", "correlation", expressed=by, pairing=pairing, kind=kind).set_index("concept")
-
-
-def _correlation_gendered(tables: Tables) -> Verdict:
-    found = _correlations(tables, "Base-Base", "gendered")
-    shown = found.index[found["p"] < LEVEL]
-    evidence = "; ".join(
-        f"{r.Index}: largest ρ {r.largest:.2f} at block {r.at:.0f}, by chance {r.chance:.2f}, p = {r.p:.2g}"
-        if pd.notna(r.largest)
-        else f"{r.Index}: no ρ, {r.undefined}"
-        for r in found.itertuples()
-    )
-    proxied = _correlations(tables, "Base-Base", "gendered", "proxy").dropna(subset="p").itertuples()
-    evidence += "; by proxy, not judged: " + ", ".join(f"{r.Index} {r.largest:.2f} (p = {r.p:.2g})" for r in proxied)
-    return (HOLDS if len(shown) == len(found) else LIMITED if len(shown) else NOT_SHOWN), evidence
-
-
-def _correlation_controls(tables: Tables) -> Verdict:
-    found = _correlations(tables, "Base-Base", "control")
-    if found["largest"].isna().all():
-        return LIMITED, "no control has a ρ: the completions of each are all alike"
-    shown = list(found.index[found["p"] < LEVEL])
-    near = (found["mean"].abs() <= NEGLIGIBLE_RHO).all()
-    means = ", ".join(f"{c} {rho:+.2f}" for c, rho in found["mean"].dropna().items())
-    evidence = f"mean ρ over blocks: {means}; largest ρ above chance: {', '.join(shown) or 'none'}"
-    return (HOLDS if near and not shown else LIMITED if len(shown) <= 1 else NOT_SHOWN), evidence
-
-
-def _encoded_after_predicts_before(tables: Tables) -> Verdict:
-    base, crossed = (_correlations(tables, pairing, "gendered") for pairing in ("Base-Base", "FT-Base"))
-    difference = (crossed["mean"] - base["mean"]).dropna()
-    evidence = "mean ρ over blocks, FT-Base less Base-Base: " + ", ".join(
-        f"{c} {d:+.2f}" for c, d in difference.items()
-    )
-    if difference.empty or not (base["p"] < LEVEL).any():
-        return NOT_SHOWN, evidence + "; no ρ above chance in Base-Base to compare with"
-    worst = difference.min()
-    return (HOLDS if worst >= -0.1 else LIMITED if worst >= -0.2 else NOT_SHOWN), evidence
-
-
-def _ablation(tables: Tables, condition: str) -> Verdict:
-    found = tables("05_ablation", "against_random", condition=condition, concept="Professions").set_index("setting")
-    below = (found["gender"] < found["random_low"]) & (found["gender"] < found["plain"])
-    whole = found["gender_nats"] <= TOLERATED_NATS
-    evidence = "by next-token proxy; " + "; ".join(
-        f"{r.Index}: {r.plain:.2f} → {r.gender:.2f}, random {r.random_low:.2f} to {r.random_high:.2f} (p = {r.p:.2g}), "
-        f"{r.gender_nats:+.2f} nats per token"
-        for r in found.itertuples()
-    )
-    if below["literal"] and whole["literal"] and found["p"]["literal"] < LEVEL:
-        return HOLDS, evidence
-    return (LIMITED if (below & whole).any() else NOT_SHOWN), evidence
-
-
-def _ablation_lowers_before(tables: Tables) -> Verdict:
-    return _ablation(tables, BEFORE)
-
-
-def _ablation_lowers_1950s(tables: Tables) -> Verdict:
-    return _ablation(tables, AFTER_1950S)
-
-
-def _esl_alignment_lowers(tables: Tables) -> Verdict:
-    lower, evidence = _lowered(tables, "06_realistic", "ESL")
-    return (HOLDS if lower else NOT_SHOWN), evidence
-
-
-def _stories_alignment_fails(tables: Tables) -> Verdict:
-    lower, evidence = _lowered(tables, "06_realistic", "Stories")
-    change = _changes(tables, "06_realistic", f"{AFTER} - {BEFORE}").loc["Stories"]
-    if _polarization(tables, "06_realistic", BEFORE).loc["Stories", "p"] >= LEVEL:
-        return NOT_SHOWN, evidence + ": no polarization that alignment could lower"
-    return (NOT_SHOWN if lower else HOLDS if change["low"] > -NEGLIGIBLE_CHANGE else LIMITED), evidence
-
-
-def _capabilities_kept(tables: Tables) -> Verdict:
-    record = tables.folder / "07_alignment" / "run.json"
-    if record.exists() and json.loads(record.read_text())["parameters"]["limit"]:
-        raise MissingTable("a part of the items is no score")
-    table = tables("07_alignment", "capability")
-    main = pd.concat([table[(table["task"] == task) & (table["metric"] == metric)] for task, metric in MAIN.items()])
-    if set(main["task"]) != set(MAIN):
-        raise MissingTable("07_alignment/capability.csv does not hold both MMLU and IFEval")
-    found = main.pivot(index="task", columns="condition", values="value")
-    change = found[AFTER] - found[BEFORE]
-    evidence = ", ".join(f"{task} {d:+.3f}" for task, d in change.items())
-    return (HOLDS if change.abs().max() <= 0.035 else NOT_SHOWN), evidence
-
-
-RULES: dict[str, Callable[[Tables], Verdict]] = {
-    rule.__name__.strip("_").replace("_", "-"): rule
-    for rule in (
-        _polarization_order,
-        _extreme_entities,
-        _alignment_lowers,
-        _controls_unchanged,
-        _instruction_reactivates,
-        _encoded_above_controls,
-        _controls_like_random,
-        _encoded_persists,
-        _correlation_gendered,
-        _correlation_controls,
-        _encoded_after_predicts_before,
-        _ablation_lowers_before,
-        _ablation_lowers_1950s,
-        _esl_alignment_lowers,
-        _stories_alignment_fails,
-        _capabilities_kept,
-    )
-}
-
-
-def listed() -> pd.DataFrame:
-    """The claims of ``data/gender/claims.yaml``: id, section, claim, rule (in words), notebook, label."""
-    return pd.DataFrame(yaml.safe_load((data.root() / "data" / "gender" / "claims.yaml").read_text()))
-
-
-def verdicts(model: str) -> pd.DataFrame:
+def verdicts(paper: str, rules: Rules, model: str) -> pd.DataFrame:
     """Every claim with its verdict and evidence on one model's results; a section that lacks a table is "not run"."""
-    tables = Tables(results.root() / results.slug(model) / "gender")
-    claims = listed()
+    tables = Tables(results.root() / results.slug(model) / paper)
+    claims = listed(paper)
     found = []
     for claim in claims["id"]:
         try:
-            found.append(RULES[claim](tables))
+            found.append(rules[claim](tables))
         except MissingTable as missing:
             found.append((NOT_RUN, str(missing)))
     return claims.assign(verdict=[v for v, _ in found], evidence=[e for _, e in found])
 
 
-def beside(model: str) -> pd.DataFrame:
-    """Numbers of the paper's text beside the same quantities of one model.
+def beside(paper: str, model: str) -> pd.DataFrame:
+    """Numbers of the paper's text (``data/published/<paper>_text_values.csv``) beside the same quantities of one model.
 
     Returns
     -------
     DataFrame
         section, quantity, published, measured, interval (text), label; measured is missing where a section was not run.
     """
-    tables = Tables(results.root() / results.slug(model) / "gender")
+    tables = Tables(results.root() / results.slug(model) / paper)
     rows = []
-    for value in data.published("gender_text_values").itertuples():
+    for value in data.published(f"{paper}_text_values").itertuples():
         row = {"section": value.section, "quantity": value.quantity, "published": value.published}
         try:
             where = dict(part.split("=") for part in value.where.split(";"))
             found = tables(value.notebook, value.table, **where).iloc[0]
-            row |= {"measured": found[value.column], "95 % interval": f"{found['low']:.2f} to {found['high']:.2f}"}
+            row |= {"measured": found[value.column], "95 % interval": _interval(found, value.column)}
             row |= {"by chance": found.get("chance")}
         except MissingTable:
             row |= {"measured": None, "95 % interval": "not run", "by chance": None}
         rows.append(row | {"label": value.label})
     return pd.DataFrame(rows)
+
+
+def _interval(row: pd.Series, column: str) -> str:
+    """The bounds beside a column: ``low`` and ``high``, or ``<column>_low`` and ``<column>_high``; a dash without."""
+    for prefix in ("", f"{column}_"):
+        if {f"{prefix}low", f"{prefix}high"} <= set(row.index):
+            return f"{row[f'{prefix}low']:.2f} to {row[f'{prefix}high']:.2f}"
+    return "–"

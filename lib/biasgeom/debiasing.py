@@ -28,20 +28,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import pandas as pd
-from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
 
-from biasgeom import cache, data
+from biasgeom import data, remote
 from biasgeom.neutral import neutralise
 
-GITHUB_FILES = "https://raw.githubusercontent.com"
 Rows = Iterator[tuple[int, str, str]]
 """Row number in the file, prompt, completion; an empty text where the row lacks it."""
-
-
-class DatasetNotAvailable(RuntimeError):
-    """A data set can't be had: gated, moved or unreachable. The message says what to do."""
 
 
 def _text(value: object) -> str:
@@ -119,7 +112,7 @@ class Source:
     @property
     def page(self) -> str:
         """Where the data set, its licence and the way to it are described."""
-        return ("https://huggingface.co/datasets/" if self.revision else "https://github.com/") + self.repository
+        return remote.page(self.repository, self.revision)
 
 
 SOURCES: dict[str, Source] = {
@@ -175,7 +168,7 @@ def load(names: Sequence[str] = tuple(SOURCES)) -> pd.DataFrame:
 
     Raises
     ------
-    DatasetNotAvailable
+    remote.DatasetNotAvailable
         Within seconds; names the data set, its page and the variable HF_TOKEN.
     ValueError
         An unknown name, a missing column, or a row without prompt or completion, by its number.
@@ -189,7 +182,7 @@ def read(name: str) -> pd.DataFrame:
     """All adapted rows of one data set, columns source, prompt, completion. Raises as :func:`load` does."""
     if name not in SOURCES:
         raise ValueError(f"no data set {name!r}; there are {', '.join(SOURCES)}")
-    return pd.concat([from_rows(name, _table(fetch(name, file)), file) for file in SOURCES[name].files])
+    return pd.concat([from_rows(name, remote.table(fetch(name, file)), file) for file in SOURCES[name].files])
 
 
 def from_rows(name: str, table: pd.DataFrame, file: str = "its rows") -> pd.DataFrame:
@@ -206,8 +199,7 @@ def from_rows(name: str, table: pd.DataFrame, file: str = "its rows") -> pd.Data
         A missing column, no row about gender, or a row without prompt or completion.
     """
     source = SOURCES[name]
-    if missing := [column for column in source.columns if column not in table.columns]:
-        raise ValueError(f"{name}, {file}: no column {', '.join(missing)}; found {', '.join(map(str, table.columns))}")
+    remote.check(table, source.columns, where=f"{name}, {file}")
     adapted = list(source.adapt(table.reset_index(drop=True)))
     if not adapted:
         raise ValueError(f"{name}, {file}: holds no row about gender")
@@ -220,53 +212,10 @@ def from_rows(name: str, table: pd.DataFrame, file: str = "its rows") -> pd.Data
 
 
 def fetch(name: str, file: str) -> Path:
-    """A local copy of a data set's file: from the hub's cache or ours, else downloaded with the user's own access.
-
-    Raises
-    ------
-    DatasetNotAvailable
-    """
+    """A local copy of a data set's file; see :func:`biasgeom.remote.fetch`."""
     source = SOURCES[name]
-    try:
-        if source.revision is None:
-            return _from_github(source.repository, file)
-        return _from_hub(source.repository, source.revision, file)
-    except (httpx.HTTPError, OSError) as error:
-        raise DatasetNotAvailable(
-            f"{name}: {file} could not be had from {source.page} ({type(error).__name__}). If the page says that it is "
-            "gated or private, accept its terms there and set the variable HF_TOKEN to a token of that account. The "
-            "embedded profile aligns on self-generated rows and needs no download."
-        ) from error
-
-
-def _from_hub(repository: str, revision: str, file: str) -> Path:
-    cached = try_to_load_from_cache(repository, file, repo_type="dataset", revision=revision)
-    if isinstance(cached, str):
-        return Path(cached)
-    # Asked first, for one quick refusal: hf_hub_download tries an unreachable hub again and again.
-    get_hf_file_metadata(hf_hub_url(repository, file, repo_type="dataset", revision=revision), timeout=5)
-    return Path(hf_hub_download(repository, file, repo_type="dataset", revision=revision))
-
-
-def _from_github(repository: str, file: str) -> Path:
-    target = cache.root() / "datasets" / repository / file
-    if not target.exists():
-        reply = httpx.get(f"{GITHUB_FILES}/{repository}/HEAD/{file}", timeout=5, follow_redirects=True)
-        reply.raise_for_status()
-        with cache.atomic(target) as scratch:
-            scratch.write_bytes(reply.content)
-    return target
-
-
-def _table(path: Path) -> pd.DataFrame:
-    try:
-        if path.suffix == ".parquet":
-            return pd.read_parquet(path)
-        if path.suffix == ".csv":
-            return pd.read_csv(path, dtype=str, keep_default_na=False)
-        return pd.read_json(path, lines=path.suffix == ".jsonl", dtype=False)
-    except ValueError as error:
-        raise ValueError(f"{path} can't be read ({error}); delete it to have it downloaded again") from error
+    advice = "The embedded profile aligns on self-generated rows and needs no download."
+    return remote.fetch(source.repository, source.revision, file, name=name, advice=advice)
 
 
 def evaluation_texts() -> list[str]:

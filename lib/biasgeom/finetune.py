@@ -1,4 +1,4 @@
-"""Supervised fine-tuning with LoRA: rows of prompt and completion become an adapter, kept in the cache.
+"""Supervised fine-tuning, of a LoRA adapter or of all weights: rows of text become a folder kept in the cache.
 
 Trained by TRL's ``SFTTrainer`` on a copy, so the caller's model stays as it is. A stopped training goes on from its
 last checkpoint and ends in the same weights.
@@ -10,6 +10,7 @@ import json
 import math
 import shutil
 import sys
+import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,23 +21,16 @@ from typing import Any
 
 import pandas as pd
 import torch
-from datasets import Dataset
-from peft import LoraConfig, PeftModel
-from transformers import (
-    PreTrainedModel,
-    PrinterCallback,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
-from trl import SFTConfig, SFTTrainer
+from transformers import PreTrainedModel, TrainerCallback
 
 from biasgeom import cache, hooks, models
 from biasgeom.models import LanguageModel
 
 IGNORED = -100
 """The label of a token that has no part in the loss."""
+
+FULL_SAVE_EVERY = 100
+"""A full training keeps its state, three times the weights, at most twice and never before this many steps."""
 
 
 @dataclass(frozen=True)
@@ -45,33 +39,38 @@ class Settings:
 
     Attributes
     ----------
-    rank, alpha, dropout
-        Of the LoRA matrices.
+    rank, alpha, dropout, targets
+        Of the LoRA matrices, without a part in full fine-tuning. ``targets``: the modules that get an adapter by name,
+        or ``"all-linear"``, every linear layer of the decoder but the LM head.
     epochs : int
     steps : int, optional
         Optimiser steps in all, instead of ``epochs``.
-    batch : int
-        Rows a step.
+    batch, accumulation : int
+        Rows at a time, and how many times before a step.
     learning_rate : float
-        The highest; it rises linearly from 0 over ``warmup`` steps and falls to 0 along a cosine.
-    warmup : int
-        Steps: the paper gives 10 without a unit.
+        The highest; it rises linearly from 0 over ``warmup`` and falls to 0 along ``scheduler``.
+    warmup : int or float
+        Steps, or below 1 a share of all steps. The gender paper gives 10 without a unit.
+    scheduler : {"cosine", "linear"}
+    max_length : int, optional
+        Tokens of a row; the rest is cut off.
     seed : int
-        Of the first weights, the order of the rows and the dropout.
-    targets : str or tuple of str
-        Modules that get an adapter: ``"all-linear"`` is every linear layer of the decoder but the LM head.
+        Of the first LoRA weights, the order of the rows and the dropout.
     """
 
     rank: int = 128
     alpha: int = 256
     dropout: float = 0.05
+    targets: str | tuple[str, ...] = "all-linear"
     epochs: int = 3
     steps: int | None = None
     batch: int = 4
+    accumulation: int = 1
     learning_rate: float = 2e-5
-    warmup: int = 10
+    warmup: float = 10
+    scheduler: str = "cosine"
+    max_length: int | None = None
     seed: int = 0
-    targets: str | tuple[str, ...] = "all-linear"
 
 
 def adapter(lm: LanguageModel, rows: pd.DataFrame, settings: Settings) -> Path:
@@ -79,61 +78,58 @@ def adapter(lm: LanguageModel, rows: pd.DataFrame, settings: Settings) -> Path:
 
     Parameters
     ----------
-    rows : DataFrame [n], columns prompt, completion
-        Raw text, joined without anything between. The loss is on the completion only, whose last token is the last of
-        the text: no end token is added (TRL would), since a completion that was cut mid-sentence would teach the model
-        to stop. A completion that does end says so itself, with the tokenizer's end token in its text.
+    rows : DataFrame [n], columns prompt, completion, or text
+        Raw text, prompt and completion joined without anything between. The loss is on the completion only, or on the
+        whole ``text`` but its first token, which nothing predicts. Rows are padded, never packed. No end token is added
+        (TRL would), since a completion that was cut mid-sentence would teach the model to stop. A text that does end
+        says so itself, with the tokenizer's end token.
     settings : Settings
 
     Returns
     -------
     Path
-        Beside the adapter a ``training.csv``: step, loss (of the step's rows, before it), learning_rate.
+        Beside the adapter a ``training.csv``: step, loss (of the step's rows, before it), learning_rate; and a
+        ``recipe.json``.
 
     Raises
     ------
     ValueError
-        A missing column; an empty prompt or completion, by row; a model in training mode, in float16, or under hooks.
+        A missing column; an empty text, by row; no row with a loss; a model in training mode, in float16, or under
+        hooks.
     ArithmeticError
         A loss that is not finite, by step.
+
+    Warns
+    -----
+    UserWarning
+        The number of rows that are left out because ``max_length`` cuts off all that has a loss.
 
     Notes
     -----
     AdamW (``adamw_torch``) without weight decay, gradients clipped at norm 1. The training holds a second copy of the
     model in memory and seeds the global random generators. What a stopped one needs to go on lies in a folder
-    ``<digest>.partial`` beside the adapter until it is done. Gender paper, 4.1.2 and 0.A.1.2.
+    ``<digest>.partial`` beside the adapter until it is done. Gender paper, 4.1.2 and 0.A.1.2; ΔB paper, appendix C.
     """
-    _require_plain(lm)
-    examples = _examples(lm, rows)
-    key = cache.digest(
-        code=cache.source_digest(models, sys.modules[__name__]),
-        versions=[version(package) for package in ("torch", "transformers", "accelerate", "peft", "trl")],
-        model=lm.fingerprint(),
-        device=lm.device.type,
-        examples=examples,
-        settings=asdict(settings),
-    )
-    target = cache.root() / "adapters" / key
-    work = target.with_name(f"{key}.partial")
-    with cache.lock(f"adapter-{key}"):
-        if not target.exists():
-            try:
-                model, log = _train(lm, examples, settings, work)
-            except ArithmeticError:
-                shutil.rmtree(work, ignore_errors=True)  # going on would end the same way
-                raise
-            with cache.atomic(target) as scratch:
-                model.save_pretrained(scratch, save_embedding_layers=False)
-                (scratch / "README.md").unlink()  # PEFT's blank form of a model card
-                log.to_csv(scratch / "training.csv", index=False)
-            del model
-            gc.collect()  # the trainer and its copy of the weights hold each other
-        shutil.rmtree(work, ignore_errors=True)
-    return target
+    return _trained(lm, rows, settings, full=False)
+
+
+def full(lm: LanguageModel, rows: pd.DataFrame, settings: Settings) -> Path:
+    """The folder of a model trained on ``rows`` with all its weights; trained now unless the cache holds it.
+
+    As :func:`adapter`, except that the folder holds a whole model in Hugging Face format, in float32, with the
+    tokenizer. The weights are float32 all through: in bfloat16 nine of ten updates would be rounded away. A model in
+    bfloat16 is widened first, and computes in bfloat16 (autocast) if it is on an accelerator.
+    """
+    return _trained(lm, rows, settings, full=True)
 
 
 def aligned(lm: LanguageModel, rows: pd.DataFrame, settings: Settings, *, name: str) -> LanguageModel:
-    """``lm`` with the adapter of :func:`adapter` on top, as a second model beside it.
+    """``lm`` with the adapter of :func:`adapter` on top; see :func:`with_adapter`."""
+    return with_adapter(lm, adapter(lm, rows, settings), name=name)
+
+
+def with_adapter(lm: LanguageModel, folder: Path, *, name: str) -> LanguageModel:
+    """``lm`` with a stored adapter on top, as a second model beside it.
 
     The two share no module, so that hooks on one are not on the other. Memory therefore holds the weights twice.
 
@@ -142,12 +138,84 @@ def aligned(lm: LanguageModel, rows: pd.DataFrame, settings: Settings, *, name: 
     name : str
         The result is called ``<lm.name>+<name>``; its provenance names the adapter by digest.
     """
-    folder = adapter(lm, rows, settings)
+    from peft import PeftModel
+
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # PEFT asks an attribute's old name
         model = PeftModel.from_pretrained(_copy(lm), folder, is_trainable=False)
     model.eval().requires_grad_(False)
     model.config.use_cache = True
     return LanguageModel(model, lm.tokenizer, f"{lm.name}+{name}", {**lm.provenance, "adapter": folder.name})
+
+
+def watched(
+    lm: LanguageModel, rows: pd.DataFrame, settings: Settings, *, callbacks: Sequence[TrainerCallback]
+) -> pd.DataFrame:
+    """Train an adapter under callbacks, as :func:`adapter` does, and keep nothing but the log.
+
+    What a callback sees is no function of the result, so there is nothing to look up: each call trains.
+
+    Parameters
+    ----------
+    callbacks : list of TrainerCallback
+        Such as :class:`biasgeom.monitor.DeltaBMonitor`.
+
+    Returns
+    -------
+    DataFrame
+        step, loss, learning_rate.
+    """
+    _require_plain(lm)
+    examples = _examples(lm, rows, settings.max_length)
+    with tempfile.TemporaryDirectory() as folder:
+        return _train(lm, examples, settings, Path(folder), full=False, callbacks=callbacks)[1]
+
+
+def _trained(lm: LanguageModel, rows: pd.DataFrame, settings: Settings, *, full: bool) -> Path:
+    _require_plain(lm)
+    examples = _examples(lm, rows, settings.max_length)
+    chosen = asdict(settings)
+    if full:
+        chosen = {key: value for key, value in chosen.items() if key not in ("rank", "alpha", "dropout", "targets")}
+    kind = "checkpoint" if full else "adapter"
+    packages = ("torch", "transformers", "accelerate", "trl") + (() if full else ("peft",))
+    recipe = {
+        "kind": kind,
+        "versions": {package: version(package) for package in packages},
+        "model": lm.fingerprint(),
+        "device": lm.device.type,
+        "settings": chosen,
+        "examples": cache.digest(**examples),
+    }
+    key = cache.digest(
+        code=cache.source_digest(models, sys.modules[__name__]),
+        # Read, not imported: an answer from the cache needs no trainer, which takes seconds to import.
+        trainer=Path(__file__).with_name("training.py").read_text(),
+        **recipe,
+    )
+    target = cache.root() / f"{kind}s" / key
+    work = target.with_name(f"{key}.partial")
+    with cache.lock(f"{kind}-{key}"):
+        if not target.exists():
+            try:
+                model, log = _train(lm, examples, settings, work, full=full)
+            except ArithmeticError:
+                shutil.rmtree(work, ignore_errors=True)  # going on would end the same way
+                raise
+            with cache.atomic(target) as scratch:
+                if full:
+                    model.config = copy.deepcopy(lm.core.config)  # the trainer changes use_cache and the special tokens
+                    model.generation_config = copy.deepcopy(lm.core.generation_config)
+                    model.save_pretrained(scratch)
+                    lm.tokenizer.save_pretrained(scratch)
+                else:
+                    model.save_pretrained(scratch, save_embedding_layers=False)
+                    (scratch / "README.md").unlink()  # PEFT's blank form of a model card
+                log.to_csv(scratch / "training.csv", index=False)
+                (scratch / "recipe.json").write_text(json.dumps({**recipe, "name": lm.name}, indent=1))
+            del model
+            gc.collect()  # the trainer and its copy of the weights hold each other
+        shutil.rmtree(work, ignore_errors=True)
+    return target
 
 
 def _require_plain(lm: LanguageModel) -> None:
@@ -165,24 +233,35 @@ def _copy(lm: LanguageModel) -> PreTrainedModel:
     return model if lm.model is lm.core else model.merge_and_unload()
 
 
-def _examples(lm: LanguageModel, rows: pd.DataFrame) -> dict[str, list[list[int]]]:
+def _examples(lm: LanguageModel, rows: pd.DataFrame, max_length: int | None = None) -> dict[str, list[list[int]]]:
     """Token ids and labels of each row; the label is :data:`IGNORED` up to where the completion starts."""
-    if missing := {"prompt", "completion"} - set(rows.columns):
-        raise ValueError(f"rows need the columns prompt and completion; missing: {', '.join(sorted(missing))}")
+    raw = "text" in rows.columns
+    if raw and {"prompt", "completion"} & set(rows.columns):
+        raise ValueError("rows have a text beside a prompt or completion: drop what is not to be trained on")
+    if not raw and (missing := {"prompt", "completion"} - set(rows.columns)):
+        raise ValueError(f"rows need the columns prompt and completion, or text; missing: {', '.join(sorted(missing))}")
     if rows.empty:
         raise ValueError("no rows to train on")
     examples: dict[str, list[list[int]]] = {"input_ids": [], "labels": []}
-    for place, (prompt, completion) in enumerate(zip(rows["prompt"], rows["completion"], strict=True)):
-        for column, text in (("prompt", prompt), ("completion", completion)):
+    for place, parts in enumerate(rows[["text"] if raw else ["prompt", "completion"]].to_dict("records")):
+        for column, text in parts.items():
             if not isinstance(text, str) or not text.strip():
                 raise ValueError(f"row {place}: the {column} is empty or no text: {text!r}")
-        before, ids = _encode(lm, prompt), _encode(lm, prompt + completion)
-        # A token may reach over the boundary; it then belongs to the completion.
+        ids = _encode(lm, "".join(parts.values()))
+        # Nothing predicts a first token. Another may reach over the boundary; it then belongs to the completion.
+        before = ids[:1] if raw else _encode(lm, parts["prompt"])
         kept = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, ids, strict=False)))
         if not 0 < kept < len(ids):
-            raise ValueError(f"row {place}: prompt and completion are one token; end the prompt at a word: {prompt!r}")
-        examples["input_ids"].append(ids)
-        examples["labels"].append([IGNORED] * kept + ids[kept:])
+            shown = next(iter(parts.values()))
+            what = "the text is" if raw else "prompt and completion are"
+            raise ValueError(f"row {place}: {what} one token, without a loss; end a prompt at a word: {shown!r}")
+        if max_length is None or kept < max_length:
+            examples["input_ids"].append(ids[:max_length])
+            examples["labels"].append(([IGNORED] * kept + ids[kept:])[:max_length])
+    if not (left := len(examples["labels"])):
+        raise ValueError(f"every row is cut off at {max_length} tokens before its loss begins: raise max_length")
+    if left < len(rows):
+        warnings.warn(f"{len(rows) - left} rows are left out: {max_length} tokens hold none of the loss", stacklevel=4)
     return examples
 
 
@@ -192,104 +271,47 @@ def _encode(lm: LanguageModel, text: str) -> list[int]:
     return lm.tokenizer(text, add_special_tokens=not rendered)["input_ids"]
 
 
-class _Trainer(SFTTrainer):
-    """Keeps to this machine: no report of use to the hub, no model card with every checkpoint."""
-
-    def _send_telemetry(self) -> None:
-        pass
-
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-
-class _Watch(TrainerCallback):
-    """Stop at a loss that is not finite; leave no checkpoint at the last step."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float],
-        **kwargs: Any,
-    ) -> None:
-        if not math.isfinite(logs.get("loss", 0.0)):
-            raise ArithmeticError(
-                f"training {self.name}: the loss of step {state.global_step} is {logs['loss']}; the weights, the rows "
-                "or the learning rate are to blame"
-            )
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        # Going on from the last step, the trainer would do one step too many.
-        if state.global_step >= state.max_steps:
-            control.should_save = False
-
-
 def _train(
-    lm: LanguageModel, examples: dict[str, list[list[int]]], settings: Settings, work: Path
-) -> tuple[PeftModel, pd.DataFrame]:
-    """The trained copy, and its loss by step; checkpoints go to ``work`` ten times a training."""
-    core = _copy(lm)
-    core.name_or_path = ""  # with a name, PEFT asks the hub about it whenever it saves
-    on_cpu = lm.device.type == "cpu"
-    config = SFTConfig(
-        output_dir=str(work),
-        num_train_epochs=settings.epochs,
-        max_steps=settings.steps or -1,
-        per_device_train_batch_size=settings.batch,
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type="cosine",
-        warmup_steps=settings.warmup,
-        optim="adamw_torch",
-        max_length=None,
-        seed=settings.seed,
-        data_seed=settings.seed,
-        use_cpu=on_cpu,
-        bf16=lm.dtype is torch.bfloat16,
-        activation_checkpointing=not on_cpu,
-        dataloader_pin_memory=not on_cpu,
-        save_strategy="steps",
-        save_steps=0.1,
-        save_total_limit=2,
-        logging_steps=1,
-        logging_nan_inf_filter=False,
-        report_to="none",
-        disable_tqdm=True,
-    )
-    targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)
-    lora = LoraConfig(
-        r=settings.rank,
-        lora_alpha=settings.alpha,
-        lora_dropout=settings.dropout,
-        target_modules=targets,
-        task_type="CAUSAL_LM",
-    )
-    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # PEFT asks an attribute's old name
-        trainer = _Trainer(
-            model=core,
-            args=config,
-            # With ids and labels in place, TRL adds no end token and cuts nothing.
-            train_dataset=Dataset.from_dict(examples),
-            # A copy: where there is no padding token the trainer sets one.
-            processing_class=copy.deepcopy(lm.tokenizer),
-            peft_config=lora,
-            callbacks=[_Watch(lm.name)],
+    lm: LanguageModel,
+    examples: dict[str, list[list[int]]],
+    settings: Settings,
+    work: Path,
+    *,
+    full: bool,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> tuple[Any, pd.DataFrame]:
+    """The trained copy, and its loss by step; what a stopped training needs goes to ``work``."""
+    from peft import LoraConfig
+
+    from biasgeom import training
+
+    rows = len(examples["labels"])
+    steps = settings.steps or settings.epochs * math.ceil(rows / settings.batch / settings.accumulation)
+    core, lora = _copy(lm), None
+    if full:
+        core.float().requires_grad_(True)
+    else:
+        lora = LoraConfig(
+            r=settings.rank,
+            lora_alpha=settings.alpha,
+            lora_dropout=settings.dropout,
+            target_modules=settings.targets if isinstance(settings.targets, str) else list(settings.targets),
+            task_type="CAUSAL_LM",
         )
-    trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=_last_checkpoint(sorted(work.glob("checkpoint-*"))))
-    steps = [entry for entry in trainer.state.log_history if "loss" in entry]
-    return trainer.model, pd.DataFrame(steps)[["step", "loss", "learning_rate"]]
-
-
-def _last_checkpoint(folders: Sequence[Path]) -> str | None:
-    """The newest whole checkpoint: the trainer writes its state last, so a readable one says that all is there."""
-    for folder in sorted(folders, key=lambda folder: int(folder.name.split("-")[1]), reverse=True):
-        try:
-            json.loads((folder / "trainer_state.json").read_text())
-        except (OSError, ValueError):
-            continue
-        return str(folder)
-    return None
+    options = {
+        "num_train_epochs": settings.epochs,
+        "max_steps": settings.steps or -1,
+        "per_device_train_batch_size": settings.batch,
+        "gradient_accumulation_steps": settings.accumulation,
+        "learning_rate": settings.learning_rate,
+        "lr_scheduler_type": settings.scheduler,
+        "warmup_steps": settings.warmup,
+        "seed": settings.seed,
+        "data_seed": settings.seed,
+        "bf16": lm.dtype is torch.bfloat16 and not (full and lm.device.type == "cpu"),
+        "save_steps": max(FULL_SAVE_EVERY, math.ceil(steps / 3)) if full else math.ceil(steps / 10),
+        "save_total_limit": 1 if full else 2,
+    }
+    return training.train(
+        core, lm.tokenizer, examples, work, name=lm.name, options=options, lora=lora, callbacks=callbacks
+    )

@@ -53,7 +53,7 @@ def _plural(noun: str) -> str:
         return noun[:-2] + "en"
     if noun.endswith("wife"):
         return noun[:-2] + "ves"
-    if noun.endswith("y"):
+    if noun.endswith("y") and noun[-2] not in "aeiou":  # ladies, but boys
         return noun[:-1] + "ies"
     return noun + ("es" if noun.endswith("s") else "s")
 

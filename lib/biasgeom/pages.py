@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pandas as pd
 
-from biasgeom import claims, data, results, run
+from biasgeom import claims, claims_delta_b, claims_gender, data, results, run
 from biasgeom.markdown import escaped, table
+
+CHAPTERS = {"gender": claims_gender.RULES, "delta_b": claims_delta_b.RULES}
+"""The chapters that are built, with the rules of their claims."""
+
+
+def _dashed(paper: str) -> str:
+    return paper.replace("_", "-")
 
 
 def generate(model: str, notebooks: list[str], folder: Path) -> None:
@@ -45,8 +52,9 @@ def generate(model: str, notebooks: list[str], folder: Path) -> None:
     )
     (folder / "runs.md").write_text(table(frame))
 
-    (folder / "gender_verdicts.md").write_text(_verdicts(model))
-    (folder / "gender_beside.md").write_text(_beside(model))
+    for paper, rules in CHAPTERS.items():
+        (folder / f"{paper}_verdicts.md").write_text(_verdicts(paper, rules, model))
+        (folder / f"{paper}_beside.md").write_text(_beside(paper, model))
 
     for paper, rows in data.items().groupby("paper", sort=False):
         where = [f"{{numref}}`{label}`" if label else "" for label in rows["label"]]
@@ -56,8 +64,8 @@ def generate(model: str, notebooks: list[str], folder: Path) -> None:
         (folder / f"inconsistencies_{paper}.md").write_text(table(rows[["id", "where", "class", "finding"]]))
 
 
-def _verdicts(model: str) -> str:
-    found = claims.verdicts(model)
+def _verdicts(paper: str, rules: claims.Rules, model: str) -> str:
+    found = claims.verdicts(paper, rules, model)
     short = pd.DataFrame(
         {
             "section": found["section"],
@@ -66,7 +74,7 @@ def _verdicts(model: str) -> str:
             "where": [f"{{numref}}`{label}`" for label in found["label"]],
         }
     )
-    shown = table(short, name="tab-gender-verdicts", caption=VERDICTS, markup=("verdict", "where"))
+    shown = table(short, name=f"tab-{_dashed(paper)}-verdicts", caption=VERDICTS, markup=("verdict", "where"))
     reasons = [
         f"- *{escaped(row.claim)}* **{row.verdict}**. Measured: {escaped(row.evidence)}. Rule: {escaped(row.rule)}"
         for row in found.itertuples()
@@ -77,11 +85,11 @@ def _verdicts(model: str) -> str:
 VERDICTS = "What the paper claims, and what this run's tables say by rules in code."
 
 
-def _beside(model: str) -> str:
-    """Every number that the gender paper prints in its text beside the same quantity in this run's tables."""
-    found = claims.beside(model)
+def _beside(paper: str, model: str) -> str:
+    """Numbers that a paper prints beside the same quantities in this run's tables."""
+    found = claims.beside(paper, model)
     shown = found.assign(where=[f"{{numref}}`{label}`" for label in found["label"]]).drop(columns="label")
-    return table(shown, name="tab-gender-beside", caption=BESIDE, markup=("where",), digits=2)
+    return table(shown, name=f"tab-{_dashed(paper)}-beside", caption=BESIDE, markup=("where",), digits=2)
 
 
 BESIDE = "Published numbers (Llama-3.1-8B-Instruct) beside those of the model of this book. Not a replication."

@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
+from biasgeom import statistics
+
 
 def spearman(scores: np.ndarray, bias: np.ndarray) -> np.ndarray:
     """Spearman's ρ between entities' latent scores and their bias, ties by mean ranks.
@@ -87,8 +89,7 @@ def correlation_table(
     null = largest_by_chance(scores, bias, draws, np.random.default_rng(seed))
     at = int(np.nanargmax(rho))
     summary |= {"largest": float(rho[at]), "at": at, "mean": float(np.nanmean(rho))}
-    # The exact maximum occurs among the permutations; ties count, as in statistics.exceedance_p.
-    p = (1 + (null >= rho[at] - 1e-12).sum()) / (1 + draws)
+    p = statistics.exceedance_p(rho[at], null)
     return by_block, summary | {"chance": float(np.quantile(null, 0.95)), "p": float(p)}
 
 

@@ -94,6 +94,15 @@ class Run:
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
 
+    @property
+    def headline(self) -> str:
+        """Which model the page is about, in Markdown."""
+        made = self.info["provenance"]
+        return (
+            f"**Model of this page: `{self.info['model']}`**, {self.info['blocks']} blocks of width "
+            f"{self.info['width']}, in {made['dtype']} on {made['device'].upper()}."
+        )
+
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time a part of the notebook; goes to ``stages_timing.csv``."""

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from biasgeom import ablation, claims, data, encoded, expressed, relation, results, run
-from biasgeom.claims import HOLDS, LIMITED, NOT_RUN, NOT_SHOWN, RULES
+from biasgeom import ablation, claims, claims_gender, data, encoded, expressed, relation, results, run
+from biasgeom.claims import HOLDS, LIMITED, NOT_RUN, NOT_SHOWN
+from biasgeom.claims_gender import RULES
 from biasgeom.models import LanguageModel
 
 MODEL = "acme/tiny"
@@ -400,12 +401,12 @@ CASES: list[tuple[str, str, Callable[[Tables], None]]] = [
 
 
 def verdict_of(claim: str) -> tuple[str, str]:
-    row = claims.verdicts(MODEL).set_index("id").loc[claim]
+    row = claims.verdicts("gender", RULES, MODEL).set_index("id").loc[claim]
     return row["verdict"], row["evidence"]
 
 
 def test_every_claim_has_a_rule_and_every_rule_a_claim() -> None:
-    listed = claims.listed()
+    listed = claims.listed("gender")
     assert list(listed.columns) == ["id", "section", "claim", "rule", "notebook", "label"]
     assert sorted(listed["id"]) == sorted(RULES)
     assert listed["id"].is_unique
@@ -415,7 +416,7 @@ def test_every_claim_has_a_rule_and_every_rule_a_claim() -> None:
 def test_every_claim_points_to_a_notebook_of_the_book_and_a_label_on_it() -> None:
     items = data.items().set_index("label")["notebook"]
     text_values = data.published("gender_text_values")
-    pointed = [(c.notebook, c.label) for c in claims.listed().itertuples()]
+    pointed = [(c.notebook, c.label) for c in claims.listed("gender").itertuples()]
     pointed += [(f"gender/{v.notebook}", v.label) for v in text_values.itertuples()]
     for notebook, label in pointed:
         assert notebook in run.notebooks()
@@ -424,7 +425,7 @@ def test_every_claim_points_to_a_notebook_of_the_book_and_a_label_on_it() -> Non
 
 
 def test_the_cases_cover_every_verdict_that_a_rule_states() -> None:
-    stated = claims.listed().set_index("id")["rule"]
+    stated = claims.listed("gender").set_index("id")["rule"]
     stated["ablation-lowers-1950s"] = stated["ablation-lowers-before"]
     for claim, rule in stated.items():
         possible = {HOLDS, NOT_SHOWN} | ({LIMITED} if "Limit" in rule else set())
@@ -443,27 +444,27 @@ def test_verdicts(folder: Path, claim: str, verdict: str, edit: Callable[[Tables
 
 def test_all_claims_hold_where_all_is_as_published(folder: Path) -> None:
     write(folder, all_hold())
-    found = claims.verdicts(MODEL)
-    assert list(found.columns) == [*claims.listed().columns, "verdict", "evidence"]
-    assert found["id"].tolist() == claims.listed()["id"].tolist()
+    found = claims.verdicts("gender", RULES, MODEL)
+    assert list(found.columns) == [*claims.listed("gender").columns, "verdict", "evidence"]
+    assert found["id"].tolist() == claims.listed("gender")["id"].tolist()
     assert set(found["verdict"]) == {HOLDS}
     assert found["evidence"].str.contains(r"\d").all()
 
 
 def test_nothing_holds_where_nothing_was_run(folder: Path) -> None:
     write(folder.parents[1] / "another" / "gender", all_hold())
-    found = claims.verdicts(MODEL)
+    found = claims.verdicts("gender", RULES, MODEL)
     assert set(found["verdict"]) == {NOT_RUN}
     for row in found.itertuples():
         assert row.evidence.startswith(row.notebook.removeprefix("gender/"))
-        assert row.evidence.endswith((".csv is not there", "03_encoded has not been run"))
+        assert row.evidence.endswith((".csv is not there", "has not been run"))
 
 
-@pytest.mark.parametrize("notebook", sorted(set(claims.listed()["notebook"])))
+@pytest.mark.parametrize("notebook", sorted(set(claims.listed("gender")["notebook"])))
 def test_claims_of_one_section_alone_are_not_run_without_its_tables(folder: Path, notebook: str) -> None:
     kept = {name: t for name, t in all_hold().items() if not name.startswith(notebook.removeprefix("gender/"))}
     write(folder, kept)
-    found = claims.verdicts(MODEL)
+    found = claims.verdicts("gender", RULES, MODEL)
     assert set(found.loc[found["notebook"] == notebook, "verdict"]) == {NOT_RUN}
     assert set(found.loc[found["notebook"] != notebook, "verdict"]) == {HOLDS}
 
@@ -472,7 +473,7 @@ def test_evidence_has_the_numbers_of_the_tables(folder: Path) -> None:
     tables = all_hold()
     both(entity("nurse", 0.37), change(ALIGNED, "Sports", -0.456, 0.01), ratio(1.23), score("mmlu", 0.123))(tables)
     write(folder, tables)
-    found = claims.verdicts(MODEL).set_index("id")["evidence"]
+    found = claims.verdicts("gender", RULES, MODEL).set_index("id")["evidence"]
     assert "nurse +0.37" in found["extreme-entities"]
     told = "before 0.40 (by chance 0.10, p = 0.001); gendered completions 40% → 10%"
     assert f"Sports -0.22 (-0.46 to +0.01); {told}" in found["alignment-lowers"]
@@ -489,7 +490,7 @@ def test_evidence_says_what_chance_adds_and_why_there_is_no_rho(folder: Path) ->
     both(level("Professions", AFTER_1950S, chance=0.234), no_rho("Base-Base", "Sports"))(tables)
     before_task("Stories", p=0.05)(tables)
     write(folder, tables)
-    found = claims.verdicts(MODEL).set_index("id")["evidence"]
+    found = claims.verdicts("gender", RULES, MODEL).set_index("id")["evidence"]
     assert "of which +0.13 is the change of what chance does" in found["instruction-reactivates"]
     assert "Professions: largest ρ 0.90 at block 3" in found["correlation-gendered"]
     assert "Sports: no ρ, the expressed bias of all entities is the same" in found["correlation-gendered"]
@@ -520,7 +521,7 @@ def test_the_compared_block_is_that_of_the_sections_own_parameter(
     verdict, evidence = verdict_of("encoded-above-controls")
     assert verdict == HOLDS
     assert f"at block {at};" in evidence
-    assert claims.Tables(folder).block == at
+    assert claims_gender.compared_block(claims.Tables(folder)) == at
     # Negative control: another parameter is another block, where the ratio is below one.
     records["03_encoded"] = {"blocks": blocks, "parameters": {"published_layer": 31 if published < 16 else 0}}
     write(folder, tables, records)
@@ -529,10 +530,12 @@ def test_the_compared_block_is_that_of_the_sections_own_parameter(
 
 def test_tables_without_their_record_are_not_run(folder: Path) -> None:
     write(folder, all_hold(), {})
-    found = claims.verdicts(MODEL).set_index("id")
-    assert found["verdict"]["encoded-above-controls"] == NOT_RUN
-    assert found["evidence"]["encoded-above-controls"] == "03_encoded has not been run"
-    assert set(found["verdict"].drop("encoded-above-controls")) == {HOLDS}
+    found = claims.verdicts("gender", RULES, MODEL).set_index("id")
+    unknown = {"encoded-above-controls": "03_encoded", "capabilities-kept": "07_alignment"}
+    for claim, section in unknown.items():
+        assert found["verdict"][claim] == NOT_RUN
+        assert found["evidence"][claim] == f"{section} has not been run"
+    assert set(found["verdict"].drop(list(unknown))) == {HOLDS}
 
 
 @pytest.mark.parametrize(("limit", "verdict"), [(0, HOLDS), (1, NOT_RUN), (500, NOT_RUN)])
@@ -541,7 +544,7 @@ def test_a_part_of_the_items_is_no_score(folder: Path, limit: int, verdict: str)
     found, evidence = verdict_of("capabilities-kept")
     assert found == verdict
     assert (evidence == "a part of the items is no score") == (limit > 0)
-    assert set(claims.verdicts(MODEL).set_index("id")["verdict"].drop("capabilities-kept")) == {HOLDS}
+    assert set(claims.verdicts("gender", RULES, MODEL).set_index("id")["verdict"].drop("capabilities-kept")) == {HOLDS}
 
 
 def test_records_hold_what_the_rules_read(folder: Path, llama: LanguageModel) -> None:
@@ -555,8 +558,8 @@ def test_records_hold_what_the_rules_read(folder: Path, llama: LanguageModel) ->
     llama.name = MODEL
     left = results.Run(llama, "gender/03_encoded", RECORDS["03_encoded"]["parameters"])
     left.finish()
-    assert claims.Tables(folder).info["blocks"] == len(llama.blocks)
-    assert claims.Tables(folder).block == AT
+    assert claims.Tables(folder).info("03_encoded")["blocks"] == len(llama.blocks)
+    assert claims_gender.compared_block(claims.Tables(folder)) == AT
 
 
 def test_the_tables_have_the_columns_that_the_library_makes() -> None:
@@ -654,7 +657,7 @@ def test_one_control_above_chance_is_one_by_either_measure(folder: Path) -> None
 def test_printed_numbers_stand_beside_their_cells(folder: Path) -> None:
     tables = all_hold()
     write(folder, tables)
-    found = claims.beside(MODEL)
+    found = claims.beside("gender", MODEL)
     printed = data.published("gender_text_values")
     columns = ["section", "quantity", "published", "measured", "95 % interval", "by chance", "label"]
     assert list(found.columns) == columns
@@ -684,10 +687,10 @@ def test_printed_numbers_stand_beside_their_cells(folder: Path) -> None:
 
 def test_a_printed_number_without_its_section_is_missing(folder: Path) -> None:
     write(folder, {name: table for name, table in all_hold().items() if not name.startswith("05_")})
-    found = claims.beside(MODEL)
+    found = claims.beside("gender", MODEL)
     absent = found["section"] == "4.4.2"
     assert absent.sum() == 4
     assert found.loc[absent, ["measured", "by chance"]].isna().all(axis=None)
     assert (found.loc[absent, "95 % interval"] == "not run").all()
     assert found.loc[~absent, "measured"].notna().all()
-    assert claims.beside("nobody")["measured"].isna().all()
+    assert claims.beside("gender", "nobody")["measured"].isna().all()

@@ -1,0 +1,153 @@
+"""Every checkpoint of the spectra through the audit and through the measures of output bias (ΔB paper 4.1).
+
+One checkpoint after the other is built, read and let go. What was measured on it is in the cache, so the sections of
+the chapter share it.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from biasgeom import audit, probe, sentences, sentiment, spectrum
+from biasgeom.activations import Reading
+from biasgeom.audit import MEAN, Sets
+from biasgeom.models import LanguageModel
+from biasgeom.spectrum import SHARES, Checkpoint
+
+METHODS = ("rr", "seat", "procrustes", "cka")
+NAMES = {"rr": "RR", "seat": "SEAT", "procrustes": "Procrustes-SEAT", "cka": "CKA drift"}
+FLAGS = {"rr": -1, "seat": -1, "procrustes": -1, "cka": 1}
+"""Low ΔB flags increased bias; of CKA drift high values do. Fixed in advance (point 6 of the choices)."""
+
+KEYS = ["regime", "seed", "checkpoint", "share"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which spectra a section reads.
+
+    Attributes
+    ----------
+    recipe : str
+        A key of :data:`biasgeom.spectrum.RECIPES`.
+    regimes : tuple of {"full", "lora"}
+    seeds : tuple of int
+    shares : tuple of float
+        Of the synth end.
+    """
+
+    recipe: str
+    regimes: tuple[str, ...] = ("full", "lora")
+    seeds: tuple[int, ...] = (0,)
+    shares: tuple[float, ...] = SHARES
+
+    def checkpoints(self, lm: LanguageModel) -> Iterator[Checkpoint]:
+        """All of them, regime by regime and seed by seed."""
+        for regime in self.regimes:
+            for seed in self.seeds:
+                yield from spectrum.checkpoints(lm, regime=regime, recipe=self.recipe, seed=seed, shares=self.shares)
+
+
+def readings(lm: LanguageModel) -> list[Reading]:
+    """The readings that the section on sensitivity compares; the audit takes them all in one pass."""
+    last = len(lm.blocks) - 1
+    return [
+        MEAN,
+        Reading(pooling="max"),
+        Reading(pooling="last"),
+        Reading(include_first_token=False),
+        Reading(site="block", block=last),
+        Reading(site="block", block=last, include_first_token=False),
+    ]
+
+
+def shifts(
+    lm: LanguageModel,
+    plan: Plan,
+    texts: Sets,
+    *,
+    methods: Sequence[str] = ("rr",),
+    reading: Reading = MEAN,
+    together: Sequence[Reading] = (),
+    fit: str = "anchors",
+) -> pd.DataFrame:
+    """The shift of every group at every checkpoint against ``lm``, by each method.
+
+    Returns
+    -------
+    DataFrame
+        method, regime, seed, checkpoint, share, group, shift.
+    """
+    reference = audit.embed(lm, texts, reading, together=together)
+    tables = []
+    for checkpoint in plan.checkpoints(lm):
+        audited = audit.embed(checkpoint.lm, texts, reading, together=together)
+        tables.append(audit.shifts(reference, audited, methods=methods, fit=fit).assign(**keys(checkpoint)))
+    return pd.concat(tables, ignore_index=True)[["method", *KEYS, "group", "shift"]]
+
+
+def adjectives(lm: LanguageModel) -> pd.DataFrame:
+    """Output bias by adjective share; see :func:`biasgeom.probe.adjective_share`."""
+    return probe.adjective_share(lm)[["group", "score"]]
+
+
+def agreement(lm: LanguageModel) -> pd.DataFrame:
+    """The yes/no probe, which is shown as a warning; see :func:`biasgeom.probe.agreement`."""
+    return probe.agreement(lm)[["group", "score"]]
+
+
+def scores(
+    lm: LanguageModel, plan: Plan, measure: Callable[[LanguageModel], pd.DataFrame], **settings: int | float
+) -> pd.DataFrame:
+    """A measure of output bias for every group at the reference and at every checkpoint.
+
+    Parameters
+    ----------
+    measure : callable
+        From a model and ``settings`` to a table with group and score.
+
+    Returns
+    -------
+    DataFrame
+        regime, seed, checkpoint, share, group, score, reference (its score) and change (score − reference).
+    """
+    before = measure(lm, **settings).set_index("group")["score"]
+    tables = []
+    for checkpoint in plan.checkpoints(lm):
+        tables.append(measure(checkpoint.lm, **settings).assign(**keys(checkpoint)))
+    table = pd.concat(tables, ignore_index=True)
+    table["reference"] = table["group"].map(before)
+    return table.assign(change=table["score"] - table["reference"])[[*KEYS, "group", "score", "reference", "change"]]
+
+
+def negative_share(lm: LanguageModel, *, samples: int, tokens: int, seed: int) -> pd.DataFrame:
+    """Output bias by sampled text; see :func:`biasgeom.sentiment.sentiment`."""
+    texts = sentiment.continuations(lm, samples=samples, max_new_tokens=tokens, seed=seed)
+    return sentiment.sentiment(texts)[["group", "score"]]
+
+
+def pairs(shifts: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
+    """Shift and change side by side, one row a method, checkpoint and group; see :mod:`biasgeom.pairs`.
+
+    Raises
+    ------
+    ValueError
+        A shift without a score.
+    """
+    joined = shifts.merge(scores[[*KEYS, "group", "change"]], on=[*KEYS, "group"], how="left", validate="many_to_one")
+    if joined["change"].isna().any():
+        lone = joined.loc[joined["change"].isna(), [*KEYS, "group"]].iloc[0].to_dict()
+        raise ValueError(f"there is a shift but no change of bias for {lone}")
+    halves = sentences.groups().set_index("group")["half"]
+    return joined.assign(half=joined["group"].map(halves))
+
+
+def keys(checkpoint: Checkpoint) -> dict[str, str | int | float]:
+    """The columns that say which checkpoint a row is about."""
+    return {
+        "regime": checkpoint.regime,
+        "seed": checkpoint.seed,
+        "checkpoint": checkpoint.name,
+        "share": checkpoint.share,
+    }
