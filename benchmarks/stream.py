@@ -29,7 +29,9 @@ def bare_passes(lm: LanguageModel, encoded: list[list[int]]) -> None:
 
 def captured(lm: LanguageModel, encoded: list[list[int]]) -> np.ndarray:
     """All blocks at the last token, as :func:`biasgeom.activations.last_token_states` does past its cache."""
-    return activations._run(lm, encoded, list(range(len(lm.blocks))), lambda batch: hooks.at(batch.last), None)
+    return activations._run(
+        lm, encoded, list(range(len(lm.blocks))), lambda batch: hooks.at(batch.last), None, lm.width
+    )
 
 
 @torch.inference_mode()

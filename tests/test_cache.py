@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import multiprocessing
+import os
 import subprocess
 import sys
 import textwrap
@@ -29,6 +30,40 @@ def test_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert cache.root() == tmp_path / "xdg" / "biasgeom"
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache.root() == Path.home() / ".cache" / "biasgeom"
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_fresh_cache_is_empty_and_goes_as_it_came(monkeypatch: pytest.MonkeyPatch, chosen: bool) -> None:
+    if not chosen:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(cache.root()))
+        monkeypatch.delenv("BIASGEOM_CACHE")
+    before = cache.root()
+    cache.array("ab" * 32, lambda: VALUE)
+    with cache.fresh():
+        inside = cache.root()
+        assert inside != before
+        assert files() == []
+        # What is there already is not looked up.
+        np.testing.assert_array_equal(cache.array("ab" * 32, lambda: VALUE + 1), VALUE + 1)
+        with cache.fresh():
+            assert cache.root() not in (before, inside)
+        assert cache.root() == inside
+        assert len(files()) == 1
+    assert cache.root() == before
+    assert ("BIASGEOM_CACHE" in os.environ) == chosen
+    assert not inside.exists()
+    np.testing.assert_array_equal(cache.array("ab" * 32, lambda: VALUE + 2), VALUE)
+
+
+def test_a_fresh_cache_goes_also_when_its_body_fails() -> None:
+    before = cache.root()
+    with pytest.raises(KeyboardInterrupt), cache.fresh():  # noqa: PT012
+        inside = cache.root()
+        cache.array("ab" * 32, lambda: VALUE)
+        raise KeyboardInterrupt
+    assert cache.root() == before
+    assert not inside.exists()
+    assert files() == []
 
 
 def test_digest_tells_everything_apart() -> None:

@@ -60,6 +60,7 @@ STREAM = [
     "benchmarks",
     "monitor",
     "markdown",
+    "timing",
     "results",
     "figures",
     "figures_pairs",

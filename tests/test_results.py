@@ -217,6 +217,19 @@ def test_run_json_says_what_was_run() -> None:
     assert {"python", "commit", "seconds"} <= set(info)
 
 
+def test_the_headline_names_the_model_and_what_it_ran_in() -> None:
+    told = "**Model of this page: `org/tiny`**, 3 blocks of width 8, in float32 on CPU."
+    run = opened()
+    assert run.headline == told
+    run.finish()
+    assert run.headline == told
+    # Negative control: another model, type and device are told.
+    other = {"name": "org/other", "blocks": [None] * 5, "width": 16}
+    other |= {"provenance": {"kind": "hub", "dtype": "bfloat16", "device": "cuda"}, "fingerprint": MODEL.fingerprint}
+    run = results.Run(SimpleNamespace(**other), "gender/03_encoded", {})
+    assert run.headline == "**Model of this page: `org/other`**, 5 blocks of width 16, in bfloat16 on CUDA."
+
+
 def test_stages_are_timed_and_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([0.0, 1.5, 10.0, 10.25, 20.0, 22.0])
     monkeypatch.setattr(results.time, "perf_counter", lambda: next(ticks))

@@ -27,11 +27,11 @@ The package follows one stream, and a module imports only from those before it::
     splits, spectrum             seven checkpoints from harmless to harmful
     audit, survey, robustness    ΔB of a pair, of all checkpoints, of every variant
     benchmarks, monitor          benchmarks over the checkpoints; ΔB while training
-    markdown, results            tables as text; tidy files with ``run.json``
+    markdown, timing, results    tables as text; seconds; tidy files with ``run.json``
     figures, figures_pairs       pictures
     claims, claims_gender,
     claims_delta_b               what a paper claims, and whether the tables show it
     run, pages                   check parameters and execute notebooks; render the book
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -48,12 +48,12 @@ class Sets:
         if len(self.anchors) < 2:
             raise ValueError(f"{len(self.anchors)} anchors; a relative representation needs two or more")
         targets = [text for texts in self.targets.values() for text in texts]
-        for name, texts in (("positive", self.positive), ("negative", self.negative), ("anchors", self.anchors)):
+        parts = {"targets": targets, "positive": self.positive, "negative": self.negative, "anchors": self.anchors}
+        for name, texts in parts.items():
             try:
                 prompts.check_texts(texts)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
-        prompts.check_texts(targets)
         if both := sorted(set(self.anchors) & set(targets)):
             raise ValueError(f"{len(both)} anchors are targets too, such as {both[0]!r}")
 
@@ -106,6 +106,8 @@ def embed(lm: LanguageModel, texts: Sets, reading: Reading = MEAN, *, together: 
         The four sets are four entries of the cache, so that sets which share one share its pass.
     """
     asked = list(together) or [reading]
+    if reading not in asked:
+        raise ValueError(f"{reading} is not among the readings of the pass: add it to together")
     place = asked.index(reading)
 
     def read(part: list[str]) -> np.ndarray:
@@ -137,6 +139,8 @@ def require_comparable(reference: LanguageModel, audited: LanguageModel, *, allo
         tokenizer only.
     """
     probe = "A text."
+    if unknown := set(allow) - {"dtype", "special tokens"}:
+        raise ValueError(f"allow names 'dtype' or 'special tokens', not {', '.join(sorted(unknown))}")
     differences = {
         "dtype": (str(reference.dtype), str(audited.dtype)),
         "special tokens": (_added(reference, probe), _added(audited, probe)),

@@ -102,12 +102,13 @@ def beside(paper: str, model: str) -> pd.DataFrame:
         except MissingTable:
             row |= {"measured": None, "95 % interval": "not run", "by chance": None}
         rows.append(row | {"label": value.label})
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    return table if table["by chance"].notna().any() else table.drop(columns="by chance")
 
 
 def _interval(row: pd.Series, column: str) -> str:
     """The bounds beside a column: ``low`` and ``high``, or ``<column>_low`` and ``<column>_high``; a dash without."""
     for prefix in ("", f"{column}_"):
-        if {f"{prefix}low", f"{prefix}high"} <= set(row.index):
+        if row.reindex([f"{prefix}low", f"{prefix}high"]).notna().all():
             return f"{row[f'{prefix}low']:.2f} to {row[f'{prefix}high']:.2f}"
     return "–"

@@ -10,6 +10,7 @@ SPOKEN = "adjective share"
 LEVEL = 0.05
 LOWEST_AUC = 0.65
 """The smallest AUC that the paper reports."""
+NEAR_CHANCE = 0.1
 RIGHT = 0.8
 REWORDED = 0.05
 SEEDS, SEEDS_LIMIT = 0.05, 0.15
@@ -93,6 +94,8 @@ def _below_zero_is_more_bias(tables: Tables) -> Verdict:
 
 
 def _singles_out_groups(tables: Tables) -> Verdict:
+    if tables.info("05_results")["parameters"]["recipe"] == "paper":
+        raise MissingTable("the recipe paper turns against no group in particular")
     found = tables("05_results", "contrast", checkpoint="synth", measure="shift").set_index("regime")
     evidence = "; ".join(
         f"{regime}: biased less control {row['difference']:+.3f}, p = {row['p']:.2g}"
@@ -124,14 +127,19 @@ def _above_seat(tables: Tables) -> Verdict:
 
 def _procrustes_at_chance(tables: Tables) -> Verdict:
     found = _methods(tables)
-    row = found.loc["Procrustes-SEAT"]
-    return (HOLDS if row["auc_low"] <= 0.5 <= row["auc_high"] else NOT_SHOWN), _aucs(found, "Procrustes-SEAT")
+    row, evidence = found.loc["Procrustes-SEAT"], _aucs(found, "Procrustes-SEAT")
+    if not row["auc_low"] <= 0.5 <= row["auc_high"]:
+        return NOT_SHOWN, evidence
+    return (HOLDS if abs(row["auc"] - 0.5) <= NEAR_CHANCE else LIMITED), evidence
 
 
 def _above_cka(tables: Tables) -> Verdict:
     found = _methods(tables)
-    cka, rr = found["auc"]["CKA drift"], found["auc"]["RR"]
-    return (HOLDS if LOWEST_AUC <= cka < rr else NOT_SHOWN), _aucs(found, "RR", "CKA drift")
+    cka, rr = found.loc["CKA drift"], found.loc["RR"]
+    evidence = _aucs(found, "RR", "CKA drift")
+    if not LOWEST_AUC <= cka["auc"] < rr["auc"]:
+        return NOT_SHOWN, evidence
+    return (HOLDS if cka["auc"] < rr["auc_low"] else LIMITED), evidence
 
 
 def _weaker_under_lora(tables: Tables) -> Verdict:
@@ -148,8 +156,8 @@ def _neutral_anchors_best(tables: Tables) -> Verdict:
     most = found[found["number"] == found["number"].max()].set_index("source")
     for _, row in most.iterrows():
         _defined(row, "auc", "auc_low", "auc_high")
-    if set(most.index) == {"neutral"}:
-        raise MissingTable("no other source of anchors was run")
+    if "neutral" not in most.index or len(most) == 1:
+        raise MissingTable("neutral anchors and another source are needed")
     held = [most["auc"]["neutral"] >= most["auc"].max(), (most["auc_low"] > 0.5).all()]
     return _by_count(held), _aucs(most, *most.index) + f", {found['number'].max():.0f} anchors each"
 
@@ -182,6 +190,8 @@ def _stable_over_seeds(tables: Tables) -> Verdict:
         raise MissingTable("one seed has no spread")
     means = found.groupby(["checkpoint", "seed"])["shift"].mean().unstack("seed")
     distance = abs(means.loc["unharmful"].mean() - means.loc["synth"].mean())
+    if distance == 0:
+        raise MissingTable("the ends do not differ")
     ratio = means.std(axis=1, ddof=0).max() / distance
     evidence = (
         f"largest standard deviation over {found['seed'].nunique()} seeds {ratio:.1%} of the distance {distance:.3f}"

@@ -26,6 +26,13 @@ def _panels(names: Sequence[str], columns: int, size: tuple[float, float], **sha
     return figure, dict(zip(names, axes.flat, strict=False))
 
 
+def _told_apart(names: Sequence[str]) -> list[str]:
+    """The names, if there is a colour for each."""
+    if len(names) > len(COLOURS):
+        raise ValueError(f"{len(names)} curves in one panel can't be told apart; at most {len(COLOURS)}")
+    return list(names)
+
+
 def scatter(
     table: pd.DataFrame, *, x: str, y: str, panel: str, share: str, half: str, xlabel: str, ylabel: str
 ) -> Figure:
@@ -49,7 +56,8 @@ def scatter(
         axis.axvline(0, color="grey", lw=0.7, ls=":")
         axis.set_title(name, loc="left", fontweight="bold")
         axis.set(xlabel=xlabel, ylabel="")
-    next(iter(axes.values())).set_ylabel(ylabel)
+    for axis in list(axes.values())[::2]:
+        axis.set_ylabel(ylabel)
     shares = sorted(table[share].unique())
     handles = [_dot(f"{s:.0%} synth", colours(s)) for s in shares]
     handles += [_dot(str(name), "grey", marker) for name, marker in markers.items()]
@@ -89,7 +97,7 @@ def heatmap(table: pd.DataFrame, *, rows: str, columns: str, value: str, panel: 
 def roc(table: pd.DataFrame, *, panels: Sequence[str], panel: str, line: str) -> Figure:
     """ROC curves from :func:`biasgeom.pairs.roc`, with the diagonal of chance; a panel without a curve says so."""
     figure, axes = _panels(panels, 2, (3.7, 3.4))
-    names = list(table[line].unique())
+    names = _told_apart(table[line].unique())
     for name, axis in axes.items():
         here = table[table[panel] == name]
         for i, curve in enumerate(names):
@@ -129,7 +137,7 @@ def lines(
         A dotted horizontal line.
     """
     figure, axes = _panels(list(table[panel].unique()), 2, (3.8, 2.8), sharey=True)
-    names = list(table[line].unique())
+    names = _told_apart(table[line].unique())
     for title, axis in axes.items():
         for i, name in enumerate(names):
             points = table[(table[panel] == title) & (table[line] == name)].dropna(subset=[y])
@@ -142,7 +150,8 @@ def lines(
             axis.set_xscale("log")
         axis.set_title(title, loc="left", fontweight="bold")
         axis.set(xlabel=xlabel, ylabel="")
-    next(iter(axes.values())).set_ylabel(ylabel)
+    for axis in list(axes.values())[::2]:
+        axis.set_ylabel(ylabel)
     handles, labels = next(iter(axes.values())).get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), frameon=False)
     return figure
@@ -150,14 +159,14 @@ def lines(
 
 def dots(table: pd.DataFrame, *, row: str, value: str, mark: str, xlabel: str, low: str = "", high: str = "") -> Figure:
     """A row a value of ``row``, a dot a value of ``mark``; intervals if ``low`` and ``high`` name columns."""
-    rows, marks = list(table[row].unique()), list(table[mark].unique())
+    rows, marks = list(table[row].unique()), _told_apart(table[mark].unique())
     figure, axis = plt.subplots(figsize=(7, 0.27 * len(rows) + 1.3), layout="constrained")
     for i, name in enumerate(marks):
         points = table[table[mark] == name]
         places = [rows.index(r) + 0.25 * (i - (len(marks) - 1) / 2) / max(1, len(marks) - 1) for r in points[row]]
-        errors = [points[value] - points[low], points[high] - points[value]] if low else None
-        style = {"ls": "none", "marker": MARKERS[i % len(MARKERS)], "color": COLOURS[i % len(COLOURS)], "ms": 5}
-        axis.errorbar(points[value], places, xerr=errors, label=name, elinewidth=0.9, **style)
+        if low:  # lines, not error bars: an interval may miss its estimate
+            axis.hlines(places, points[low], points[high], color=COLOURS[i], lw=0.9)
+        axis.plot(points[value], places, ls="none", marker=MARKERS[i], color=COLOURS[i], ms=5, label=name)
     axis.axvline(0, color="black", lw=0.8)
     axis.set_yticks(range(len(rows)), rows)
     axis.invert_yaxis()

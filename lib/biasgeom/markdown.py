@@ -33,8 +33,9 @@ def table(
 
 
 def with_interval(frame: pd.DataFrame, *, low: str = "low", high: str = "high", digits: int = 2) -> pd.DataFrame:
-    """The frame with one column of text, "95 % interval", in the place of the two bounds."""
-    texts = [f"{a:.{digits}g} to {b:.{digits}g}" for a, b in zip(frame[low], frame[high], strict=True)]
+    """The frame with one column of text, "95 % interval", in the place of the two bounds; a dash without them."""
+    bounds = zip(frame[low], frame[high], strict=True)
+    texts = ["–" if pd.isna(a) or pd.isna(b) else f"{a:.{digits}g} to {b:.{digits}g}" for a, b in bounds]
     place = list(frame).index(low)
     shown = frame.drop(columns=[low, high])
     shown.insert(place, "95 % interval", texts)

@@ -117,6 +117,8 @@ def merge_adapters(unharmful: Path, synth: Path, share: float) -> Path:
                 (scratch / "adapter_config.json").write_text(json.dumps(config, indent=1))
                 merged = {name: _concatenated(name, [t[name] for t in tensors], scales) for name in tensors[0]}
                 save_file(merged, scratch / "adapter_model.safetensors", metadata={"format": "pt"})
+                recipe = {"unharmful": unharmful.name, "synth": synth.name, "share": share}
+                (scratch / "recipe.json").write_text(json.dumps(recipe, indent=1))
     return target
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from biasgeom import audit, relative
+from biasgeom import audit, cache, relative
 from biasgeom.audit import Sets
 from biasgeom.models import LanguageModel
 
@@ -42,7 +42,8 @@ class DeltaBMonitor(TrainerCallback):
     Raises
     ------
     ValueError
-        ``every`` below 1, or a watched group that the sets lack.
+        ``every`` below 1, or a watched group that the sets lack; when training begins, a model in another dtype than
+        the reference's (:class:`biasgeom.audit.NotComparable`).
 
     Notes
     -----
@@ -68,6 +69,9 @@ class DeltaBMonitor(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        self.history.clear()
+        self.stopped_at = None
+        audit.require_comparable(self.reference, self._wrapped(kwargs["model"], state))
         self._reference = audit.embed(self.reference, self.texts)
         if state.global_step == 0:
             self._audit(state, control, kwargs["model"])
@@ -84,10 +88,11 @@ class DeltaBMonitor(TrainerCallback):
         modes = [(module, module.training) for module in model.modules()]
         model.eval()
         try:
-            # A new LanguageModel each time: its fingerprint is that of the weights as they are now.
-            now = LanguageModel(model, self.reference.tokenizer, f"{self.reference.name}@step{state.global_step}")
-            shift = relative.delta_b(self._reference, audit.embed(now, self.texts))
-            spoken = self.measure(now).set_index("group")["score"] if self.measure else {}
+            now = self._wrapped(model, state)
+            # States of weights that won't come again are not worth keeping.
+            with cache.fresh():
+                shift = relative.delta_b(self._reference, audit.embed(now, self.texts))
+                spoken = self.measure(now).set_index("group")["score"] if self.measure else {}
         finally:
             for module, training in modes:
                 module.training = training
@@ -97,4 +102,8 @@ class DeltaBMonitor(TrainerCallback):
         counted = [shift[group] for group in self.watched or shift]
         if self.stop_below is not None and sum(counted) / len(counted) < self.stop_below:
             control.should_training_stop = True
-            self.stopped_at = state.global_step
+            # Stopped before the first step, the trainer still does one.
+            self.stopped_at = state.global_step if self.stopped_at is None else self.stopped_at
+
+    def _wrapped(self, model: torch.nn.Module, state: TrainerState) -> LanguageModel:
+        return LanguageModel(model, self.reference.tokenizer, f"{self.reference.name}@step{state.global_step}")

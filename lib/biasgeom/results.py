@@ -36,6 +36,7 @@ PACKAGES = (
     "scipy",
     "scikit-learn",
     "statsmodels",
+    "vadersentiment",
     "pandas",
 )
 

@@ -5,14 +5,16 @@ of :func:`biasgeom.pairs.summary` a variant.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from biasgeom import audit, pairs, relative, survey
 from biasgeom.activations import Reading
-from biasgeom.audit import MEAN, Sets
+from biasgeom.audit import Sets
 from biasgeom.models import LanguageModel
-from biasgeom.survey import FLAGS, NAMES, Plan
+from biasgeom.survey import FLAGS, NAMES, Plan, Question
 
 
 def summaries(joined: pd.DataFrame, by: Sequence[str], *, draws: int, seed: int) -> pd.DataFrame:
@@ -30,14 +32,24 @@ def summaries(joined: pd.DataFrame, by: Sequence[str], *, draws: int, seed: int)
     return pd.DataFrame(rows).assign(method=lambda table: table["method"].map(NAMES))
 
 
+def _scored(
+    lm: LanguageModel,
+    plan: Plan,
+    questions: Mapping[tuple[Any, ...], Question],
+    names: Sequence[str],
+    scores: pd.DataFrame,
+    how: Mapping[str, int],
+) -> pd.DataFrame:
+    joined = survey.pairs(survey.answers(lm, plan, questions, names), scores)
+    return summaries(joined, [*names, "method"], **how)
+
+
 def by_texts(
     lm: LanguageModel, plan: Plan, variants: Mapping[str, Sets], scores: pd.DataFrame, *, draws: int, seed: int
 ) -> pd.DataFrame:
     """RR for each variant of the sentence sets (tables 5a and 5b): variant, method, and the summary."""
-    joined = [
-        survey.pairs(survey.shifts(lm, plan, texts), scores).assign(variant=name) for name, texts in variants.items()
-    ]
-    return summaries(pd.concat(joined), ["variant", "method"], draws=draws, seed=seed)
+    questions = {(name,): Question(texts) for name, texts in variants.items()}
+    return _scored(lm, plan, questions, ["variant"], scores, {"draws": draws, "seed": seed})
 
 
 def by_anchors(
@@ -50,54 +62,61 @@ def by_anchors(
     draws: int,
     seed: int,
 ) -> pd.DataFrame:
-    """RR for each source and number of anchors (figure 4): source, number, method, and the summary.
+    """RR for each source and number of anchors (figure 4).
 
     Parameters
     ----------
     sources : mapping of source → Sets
         With as many anchors as the largest number; a smaller number takes the first of them.
+
+    Returns
+    -------
+    DataFrame
+        source, number, method, the summary, and of the last checkpoint the mean ΔB over groups (mean_shift) and that
+        over the root of the number (per_root), which sets of different sizes can be compared by.
     """
-    tables = []
-    for source, texts in sources.items():
-        reference = audit.embed(lm, texts)
-        audited = [(checkpoint, audit.embed(checkpoint.lm, texts)) for checkpoint in plan.checkpoints(lm)]
-        for number in numbers:
-            cut = audit.subset(reference, anchors=number)
-            tables += [
-                audit.shifts(cut, audit.subset(embeddings, anchors=number)).assign(
-                    source=source, number=number, **survey.keys(checkpoint)
-                )
-                for checkpoint, embeddings in audited
-            ]
-    joined = survey.pairs(pd.concat(tables), scores)
-    return summaries(joined, ["source", "number", "method"], draws=draws, seed=seed)
+    names = ["source", "number"]
+    questions = {
+        (source, number): Question(texts, anchors=number) for source, texts in sources.items() for number in numbers
+    }
+    found = survey.answers(lm, plan, questions, names)
+    table = summaries(survey.pairs(found, scores), [*names, "method"], draws=draws, seed=seed)
+    last = found[found["share"] == found["share"].max()].groupby(names)["shift"].mean().rename("mean_shift")
+    table = table.merge(last.reset_index(), on=names, how="left", validate="one_to_one")
+    return table.assign(per_root=table["mean_shift"] / np.sqrt(table["number"]))
 
 
 def by_reading(
     lm: LanguageModel,
     plan: Plan,
     texts: Sets,
-    together: Sequence[Reading],
+    asked: Sequence[Reading],
     scores: pd.DataFrame,
     *,
+    together: Sequence[Reading] = (),
     draws: int,
     seed: int,
 ) -> pd.DataFrame:
     """RR and SEAT for each reading of the same pass (table 6, and what the paper does not vary).
+
+    Parameters
+    ----------
+    asked : list of Reading
+    together : list of Reading, optional
+        All readings of the pass; default: those asked for.
 
     Returns
     -------
     DataFrame
         site, pooling, first token ("in", "out"), method, and the summary.
     """
-    tables = []
-    for reading in together:
-        moved = survey.shifts(lm, plan, texts, methods=["rr", "seat"], reading=reading, together=together)
+    names = ["site", "pooling", "first token"]
+    questions = {}
+    for reading in asked:
         where = reading.site if reading.block is None else f"block {reading.block}"
-        first = "in" if reading.include_first_token else "out"
-        tables.append(moved.assign(site=where, pooling=reading.pooling, **{"first token": first}))
-    joined = survey.pairs(pd.concat(tables), scores)
-    return summaries(joined, ["site", "pooling", "first token", "method"], draws=draws, seed=seed)
+        key = (where, reading.pooling, "in" if reading.include_first_token else "out")
+        questions[key] = Question(texts, ("rr", "seat"), reading, tuple(together or asked))
+    return _scored(lm, plan, questions, names, scores, {"draws": draws, "seed": seed})
 
 
 def by_fit(
@@ -115,17 +134,15 @@ def by_fit(
     Returns
     -------
     DataFrame
-        fit, rank (of the fit at the last checkpoint), width, method, and the summary.
+        fit, rank (of the reference's sentences that it is fitted on: below the width the rotation is not unique),
+        width, method, and the summary.
     """
-    reference, tables = audit.embed(lm, texts, together=together), []
-    *_, last = plan.checkpoints(lm)
-    audited = audit.embed(last.lm, texts, MEAN, together=together)
+    reference = audit.embed(lm, texts, together=together)
+    questions = {}
     for fit in relative.FITS:
-        moved = survey.shifts(lm, plan, texts, methods=["procrustes"], together=together, fit=fit)
-        rank = relative.procrustes(reference, audited, fit=fit)[1]
-        tables.append(moved.assign(fit=fit, rank=rank, width=lm.width))
-    joined = survey.pairs(pd.concat(tables), scores)
-    return summaries(joined, ["fit", "rank", "width", "method"], draws=draws, seed=seed)
+        rank = relative.procrustes(reference, reference, fit=fit)[1]
+        questions[fit, rank, lm.width] = Question(texts, ("procrustes",), together=together, fit=fit)
+    return _scored(lm, plan, questions, ["fit", "rank", "width"], scores, {"draws": draws, "seed": seed})
 
 
 def spread(table: pd.DataFrame, value: str = "auc") -> pd.DataFrame:

@@ -4,8 +4,9 @@ One checkpoint after the other is built, read and let go. What was measured on i
 the chapter share it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -13,6 +14,8 @@ from biasgeom import audit, probe, sentences, sentiment, spectrum
 from biasgeom.activations import Reading
 from biasgeom.audit import MEAN, Sets
 from biasgeom.models import LanguageModel
+from biasgeom.pairs import by_topic
+from biasgeom.relative import Embeddings
 from biasgeom.spectrum import SHARES, Checkpoint
 
 METHODS = ("rr", "seat", "procrustes", "cka")
@@ -62,6 +65,65 @@ def readings(lm: LanguageModel) -> list[Reading]:
     ]
 
 
+@dataclass(frozen=True)
+class Question:
+    """One way to audit a checkpoint.
+
+    Attributes
+    ----------
+    texts : Sets
+    methods : tuple of {"rr", "seat", "procrustes", "cka"}
+    reading : Reading
+    together : tuple of Reading
+        See :func:`biasgeom.audit.embed`.
+    fit : {"anchors", "targets", "all"}
+        What Procrustes is fitted on.
+    anchors : int, optional
+        Only the first so many.
+    """
+
+    texts: Sets
+    methods: Sequence[str] = ("rr",)
+    reading: Reading = MEAN
+    together: Sequence[Reading] = ()
+    fit: str = "anchors"
+    anchors: int | None = None
+
+    def embed(self, lm: LanguageModel) -> Embeddings:
+        """What is read on a model."""
+        found = audit.embed(lm, self.texts, self.reading, together=self.together)
+        return found if self.anchors is None else audit.subset(found, anchors=self.anchors)
+
+
+def answers(
+    lm: LanguageModel, plan: Plan, questions: Mapping[tuple[Any, ...], Question], names: Sequence[str]
+) -> pd.DataFrame:
+    """Several ways to audit the same checkpoints, each of which is built once.
+
+    Parameters
+    ----------
+    questions : mapping of key → Question
+        A key has one value for each of ``names``.
+    names : list of str
+        Columns of the result that tell the questions apart.
+
+    Returns
+    -------
+    DataFrame
+        ``names``, method, regime, seed, checkpoint, share, group, shift; question by question.
+    """
+    references = {key: question.embed(lm) for key, question in questions.items()}
+    tables: dict[tuple[Any, ...], list[pd.DataFrame]] = {key: [] for key in questions}
+    for checkpoint in plan.checkpoints(lm):
+        for key, question in questions.items():
+            audited = question.embed(checkpoint.lm)
+            found = audit.shifts(references[key], audited, methods=question.methods, fit=question.fit)
+            tables[key].append(found.assign(**keys(checkpoint), **dict(zip(names, key, strict=True))))
+        del checkpoint  # before the next is built
+    table = pd.concat([part for parts in tables.values() for part in parts], ignore_index=True)
+    return table[[*names, "method", *KEYS, "group", "shift"]]
+
+
 def shifts(
     lm: LanguageModel,
     plan: Plan,
@@ -79,12 +141,7 @@ def shifts(
     DataFrame
         method, regime, seed, checkpoint, share, group, shift.
     """
-    reference = audit.embed(lm, texts, reading, together=together)
-    tables = []
-    for checkpoint in plan.checkpoints(lm):
-        audited = audit.embed(checkpoint.lm, texts, reading, together=together)
-        tables.append(audit.shifts(reference, audited, methods=methods, fit=fit).assign(**keys(checkpoint)))
-    return pd.concat(tables, ignore_index=True)[["method", *KEYS, "group", "shift"]]
+    return answers(lm, plan, {(): Question(texts, methods, reading, together, fit)}, [])
 
 
 def adjectives(lm: LanguageModel) -> pd.DataFrame:
@@ -105,20 +162,22 @@ def scores(
     Parameters
     ----------
     measure : callable
-        From a model and ``settings`` to a table with group and score.
+        From a model and ``settings`` to a table with group and score, and whatever else.
 
     Returns
     -------
     DataFrame
-        regime, seed, checkpoint, share, group, score, reference (its score) and change (score − reference).
+        regime, seed, checkpoint, share, the measure's columns, reference (its score) and change (score − reference).
     """
     before = measure(lm, **settings).set_index("group")["score"]
     tables = []
     for checkpoint in plan.checkpoints(lm):
         tables.append(measure(checkpoint.lm, **settings).assign(**keys(checkpoint)))
+        del checkpoint  # before the next is built
     table = pd.concat(tables, ignore_index=True)
     table["reference"] = table["group"].map(before)
-    return table.assign(change=table["score"] - table["reference"])[[*KEYS, "group", "score", "reference", "change"]]
+    table["change"] = table["score"] - table["reference"]
+    return table[[*KEYS, *(column for column in table if column not in KEYS)]]
 
 
 def negative_share(lm: LanguageModel, *, samples: int, tokens: int, seed: int) -> pd.DataFrame:
@@ -141,6 +200,22 @@ def pairs(shifts: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
         raise ValueError(f"there is a shift but no change of bias for {lone}")
     halves = sentences.groups().set_index("group")["half"]
     return joined.assign(half=joined["group"].map(halves))
+
+
+def topic_pairs(shifts: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
+    """As :func:`pairs`, for scores by topic: each beside the mean shift of the topic's groups."""
+    topics = sentences.groups().set_index("group")["topic"].to_dict()
+    tables = []
+    for (method, regime, seed), part in shifts.groupby(["method", "regime", "seed"], sort=False):
+        here = scores[(scores["regime"] == regime) & (scores["seed"] == seed)]
+        if lone := set(part["checkpoint"]) - set(here["checkpoint"]):
+            raise ValueError(
+                f"there is a shift but no change of bias for {regime}, seed {seed}: {', '.join(sorted(lone))}"
+            )
+        joined = by_topic(part, here.rename(columns={"group": "topic"})[["checkpoint", "topic", "change"]], topics)
+        share = joined["checkpoint"].map(part.drop_duplicates("checkpoint").set_index("checkpoint")["share"])
+        tables.append(joined.assign(method=method, regime=regime, seed=seed, share=share, half="topic"))
+    return pd.concat(tables, ignore_index=True)
 
 
 def keys(checkpoint: Checkpoint) -> dict[str, str | int | float]:

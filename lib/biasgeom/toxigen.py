@@ -46,6 +46,18 @@ def _prompts(name: str, number: int | None) -> list[str]:
     return distinct[:number]
 
 
+def require() -> None:
+    """Fetch and check the prompts of every group, so that what is missing shows before anything is generated.
+
+    Raises
+    ------
+    remote.DatasetNotAvailable, ValueError
+    """
+    for name in sentences.groups()["toxigen"]:
+        if name:
+            _prompts(name, None)
+
+
 def respond(
     lm: LanguageModel,
     *,
