@@ -410,11 +410,11 @@ def test_more_curves_than_colours_are_refused() -> None:
 
 def test_steps_draw_the_representations_the_associations_and_their_difference() -> None:
     figure = steps()
-    first, second, third = list(titled(figure).values())
+    first, second, third = figure.axes[:3]
     mesh = next(c for c in first.collections if isinstance(c, QuadMesh))
-    np.testing.assert_array_equal(np.asarray(mesh.get_array()).reshape(2, 12), np.array(list(strips().values())))
-    assert [text.get_text() for text in first.get_xticklabels()] == STEPS
-    assert [text.get_text() for text in first.get_yticklabels()] == ["reference", "audited"]
+    np.testing.assert_array_equal(np.asarray(mesh.get_array()).reshape(12, 2).T, np.array(list(strips().values())))
+    assert [text.get_text() for text in first.get_yticklabels()] == STEPS
+    assert [text.get_text() for text in first.get_xticklabels()] == ["reference", "audited"]
     dots = {to_hex(c.get_facecolor()[0]).upper(): [] for c in second.collections}
     for found in second.collections:
         dots[to_hex(found.get_facecolor()[0]).upper()] += found.get_offsets().tolist()
@@ -427,8 +427,8 @@ def test_steps_draw_the_representations_the_associations_and_their_difference() 
     names = [text.get_text() for text in second.get_legend().get_texts()]
     assert names == ["S⁺, to positive sentences", "S⁻, to negative ones"]
     # B is +0.1 and then -0.25.
-    assert third.get_title(loc="left").endswith("= -0.350")
-    assert "“Women walk in the park.”" in first.get_title(loc="left")
+    assert third.get_title(loc="right").endswith("= -0.350")
+    assert "“Women walk in the park.”" in first.get_title(loc="right")
 
 
 # All ------------------------------------------------------------------------------------------------------------------

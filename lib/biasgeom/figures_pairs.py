@@ -69,8 +69,10 @@ def _dot(label: str, colour: object, marker: str = "o") -> Line2D:
     return Line2D([], [], ls="none", marker=marker, color=colour, label=label)
 
 
-def heatmap(table: pd.DataFrame, *, rows: str, columns: str, value: str, panel: str, label: str) -> Figure:
-    """``value`` on one scale that is white at zero, one panel a value of ``panel`` side by side."""
+def heatmap(
+    table: pd.DataFrame, *, rows: str, columns: str, value: str, panel: str, label: str, divide: int = 0
+) -> Figure:
+    """``value`` on one scale that is white at zero, one panel a value of ``panel``; a line below row ``divide``."""
     names = list(table[panel].unique())
     height = 0.26 * table[rows].nunique() + 0.8
     figure, axes = _panels(names, len(names), (3.6, height), sharey=True)
@@ -89,6 +91,8 @@ def heatmap(table: pd.DataFrame, *, rows: str, columns: str, value: str, panel: 
             cbar=name == names[-1],
             cbar_kws={"label": label},
         )
+        if divide:
+            axis.axhline(divide, color="black", lw=2)
         axis.set_title(name, loc="left", fontweight="bold")
         axis.set(xlabel=columns, ylabel="")
     return figure
@@ -128,6 +132,7 @@ def lines(
     high: str = "",
     level: float | None = None,
     log_x: bool = False,
+    share_y: bool = True,
 ) -> Figure:
     """Marked lines, one panel a value of ``panel``, with intervals if ``low`` and ``high`` name columns.
 
@@ -136,7 +141,7 @@ def lines(
     level : float, optional
         A dotted horizontal line.
     """
-    figure, axes = _panels(list(table[panel].unique()), 2, (3.8, 2.8), sharey=True)
+    figure, axes = _panels(list(table[panel].unique()), 2, (3.8, 2.8), sharey=share_y)
     names = _told_apart(table[line].unique())
     for title, axis in axes.items():
         for i, name in enumerate(names):
@@ -188,12 +193,14 @@ def audit_steps(
     associations : DataFrame
         model, positive, negative (S⁺ and S⁻ of the sentence's group) and B; the reference first.
     """
-    figure, axes = plt.subplots(3, 1, figsize=(7.5, 7.2), height_ratios=(1.2, 1, 0.7), layout="constrained")
-    wide = pd.DataFrame({name: np.asarray(values) for name, values in representations.items()}, index=list(anchors)).T
-    sns.heatmap(wide, ax=axes[0], cmap="viridis", cbar_kws={"label": "cosine"}, linewidths=0.5)
-    axes[0].set_xticks(np.arange(len(anchors)) + 0.5, list(anchors), rotation=30, ha="right", fontsize=7)
-    axes[0].tick_params(axis="y", rotation=0)
-    axes[0].set_title(f"1. “{sentence}” by its similarity to anchors", loc="left", fontweight="bold")
+    height = 0.25 * len(anchors) + 4.6
+    figure, axes = plt.subplots(
+        3, 1, figsize=(7, height), height_ratios=(0.25 * len(anchors), 1.5, 1.2), layout="constrained"
+    )
+    columns = pd.DataFrame({name: np.asarray(values) for name, values in representations.items()}, index=list(anchors))
+    sns.heatmap(columns, ax=axes[0], cmap="viridis", cbar_kws={"label": "cosine"}, linewidths=0.5)
+    axes[0].tick_params(axis="y", rotation=0, labelsize=8)
+    axes[0].set_title(f"1. “{sentence}”, by similarity to anchors", loc="right", fontweight="bold", fontsize=10)
     for i, row in enumerate(associations.itertuples()):
         axes[1].plot([row.negative, row.positive], [i, i], color="grey", lw=1, zorder=1)
         axes[1].scatter(
@@ -209,13 +216,9 @@ def audit_steps(
         axis.grid(visible=False, axis="y")
     axes[1].legend(frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15))
     axes[1].set_title(
-        "2. Similarity of the group's sentences in that space (negated distance)", loc="left", fontweight="bold"
+        "2. The group's sentences in that space (negated distance)", loc="right", fontsize=10, fontweight="bold"
     )
     shift = associations["B"].iloc[-1] - associations["B"].iloc[0]
     axes[2].axvline(0, color="black", lw=0.8)
-    axes[2].set_title(
-        f"3. B = S⁺ − S⁻; ΔB = B of the audited model − B of the reference = {shift:+.3f}",
-        loc="left",
-        fontweight="bold",
-    )
+    axes[2].set_title(f"3. B = S⁺ − S⁻; ΔB = {shift:+.3f}", loc="right", fontsize=10, fontweight="bold")
     return figure
