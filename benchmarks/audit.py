@@ -10,9 +10,9 @@ import argparse
 
 import numpy as np
 import torch
-from biasgeom import audit, cache, hooks, models, prompts, relative
+from biasgeom import audit, cache, models, prompts, relative
 from biasgeom.models import LanguageModel
-from stream import bare_passes, measure
+from stream import bare_passes, measure, report
 
 EVERY = 8
 
@@ -57,7 +57,6 @@ def main() -> None:
     tokens = sum(len(ids) for part in encoded for ids in part)
     print(f"{options.model}, {len(sentences)} sentences, {tokens} tokens, {torch.get_num_threads()} threads;", end=" ")
     print(f"largest relative difference from the loop {difference:.1e}")
-    assert not hooks.foreign(lm)
     times = measure(
         {
             "bare": lambda: [bare_passes(lm, part) for part in encoded],
@@ -69,17 +68,15 @@ def main() -> None:
         options.rounds,
     )
     times["loop"] = tuple(EVERY * seconds for seconds in times["loop"])
-    for name, (cpu, wall) in times.items():
-        print(f"{name:15}{cpu:8.2f} s CPU {wall:8.2f} s")
-    print(f"\n{'ratio':54}{'CPU':>7}{'wall':>7}  target")
-    for what, above, below, target in (
-        ("embedding / the same passes, nothing read", "embedded", "bare", "<= 1.10"),
-        ("one sentence at a time / embedding", "loop", "embedded", ">= 8"),
-        ("mathematics of all methods / embedding", "association", "embedded", "<= 0.01"),
-        ("mathematics of RR / embedding", "RR", "embedded", ""),
-    ):
-        cpu, wall = (a / b for a, b in zip(times[above], times[below], strict=True))
-        print(f"{what:54}{cpu:7.3f}{wall:7.3f}  {target}")
+    report(
+        times,
+        [
+            ("embedding / the same passes, nothing read", "embedded", "bare", "<= 1.10"),
+            ("one sentence at a time / embedding", "loop", "embedded", ">= 8"),
+            ("mathematics of all methods / embedding", "association", "embedded", "<= 0.01"),
+            ("mathematics of RR / embedding", "RR", "embedded", ""),
+        ],
+    )
 
 
 if __name__ == "__main__":

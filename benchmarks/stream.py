@@ -81,6 +81,16 @@ def measure(tasks: dict[str, Callable[[], object]], rounds: int) -> dict[str, tu
     }
 
 
+def report(times: dict[str, tuple[float, float]], ratios: list[tuple[str, str, str, str]]) -> None:
+    """Print seconds, and ratios (what, of which task, to which, what was aimed at)."""
+    for name, (cpu, wall) in times.items():
+        print(f"{name:15}{cpu:8.2f} s CPU {wall:8.2f} s")
+    print(f"\n{'ratio':54}{'CPU':>8}{'wall':>8}  target")
+    for what, above, below, target in ratios:
+        cpu, wall = (a / b for a, b in zip(times[above], times[below], strict=True))
+        print(f"{what:54}{cpu:8.3f}{wall:8.3f}  {target}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m-instruct")
@@ -114,17 +124,15 @@ def main() -> None:
         },
         options.rounds,
     )
-    for name, (cpu, wall) in times.items():
-        print(f"{name:15}{cpu:8.2f} s CPU {wall:8.2f} s")
-    print(f"\n{'ratio':54}{'CPU':>7}{'wall':>7}  target")
-    for what, above, below, target in (
-        ("all blocks captured / the same passes, nothing read", "captured", "bare", "<= 1.10"),
-        ("output_hidden_states, 16 a batch / captured", "hidden_states", "captured", ">= 1.40"),
-        ("sampling, every block ablated / sampling", "ablated", "sample", "<= 1.15"),
-        ("sampling / transformers' generate(do_sample=True)", "sample", "generate", "<= 1.05"),
-    ):
-        cpu, wall = (a / b for a, b in zip(times[above], times[below], strict=True))
-        print(f"{what:54}{cpu:7.2f}{wall:7.2f}  {target}")
+    report(
+        times,
+        [
+            ("all blocks captured / the same passes, nothing read", "captured", "bare", "<= 1.10"),
+            ("output_hidden_states, 16 a batch / captured", "hidden_states", "captured", ">= 1.40"),
+            ("sampling, every block ablated / sampling", "ablated", "sample", "<= 1.15"),
+            ("sampling / transformers' generate(do_sample=True)", "sample", "generate", "<= 1.05"),
+        ],
+    )
 
 
 if __name__ == "__main__":

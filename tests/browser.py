@@ -65,7 +65,9 @@ def visit(html: Path, shots: Path | None = None) -> dict[str, list[str]]:
                 complaints += [f"{size}: {text}" for text in page.evaluate(_LOOK)]
                 if shots:
                     shots.mkdir(parents=True, exist_ok=True)
-                    page.screenshot(path=shots / f"{name.replace('/', '_')}.{size}.png", full_page=True)
+                    page.screenshot(
+                        path=shots / f"{name.replace('/', '_')}.{size}.png", full_page=True, animations="disabled"
+                    )
             page.close()
         browser.close()
     return found

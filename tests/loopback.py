@@ -30,7 +30,22 @@ def write(folder: Path, repository: str, file: str, table: Any) -> None:
         path.write_text(json.dumps(table, indent=4))
 
 
-class Hosts(BaseHTTPRequestHandler):
+class Answering(BaseHTTPRequestHandler):
+    """Sends an answer, and logs nothing."""
+
+    def answer(self, status: int, headers: dict[str, str], content: bytes = b"") -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+class Hosts(Answering):
     """The hub's and GitHub's answers for the files below one folder."""
 
     folder: Path
@@ -56,17 +71,6 @@ class Hosts(BaseHTTPRequestHandler):
 
     do_GET = do_HEAD
 
-    def answer(self, status: int, headers: dict[str, str], content: bytes = b"") -> None:
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(content))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
 
 def point_to(monkeypatch: pytest.MonkeyPatch, endpoint: str, hub_cache: Path) -> None:
     """Ask ``endpoint`` wherever the hub or GitHub would be asked."""
@@ -81,14 +85,21 @@ def point_to(monkeypatch: pytest.MonkeyPatch, endpoint: str, hub_cache: Path) ->
 
 
 @contextmanager
-def serving(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Hosts]]:
-    """Serve ``tmp_path / "remote"``; the handler says where that is, what was asked, and which repository is gated."""
-    handler = type("Handler", (Hosts,), {"folder": tmp_path / "remote", "asked": []})
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, handler: type[Answering]) -> Iterator[None]:
+    """Serve with ``handler`` in the place of the hub and GitHub."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     point_to(monkeypatch, f"http://127.0.0.1:{server.server_port}", tmp_path / "hub-cache")
-    yield handler
+    yield
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@contextmanager
+def serving(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Hosts]]:
+    """Serve ``tmp_path / "remote"``; the handler says where that is, what was asked, and which repository is gated."""
+    handler = type("Handler", (Hosts,), {"folder": tmp_path / "remote", "asked": []})
+    with started(monkeypatch, tmp_path, handler):
+        yield handler

@@ -472,7 +472,7 @@ def test_evidence_has_the_numbers_of_the_tables(folder: Path) -> None:
     assert "full: mean ΔB +0.300 to -0.350, mean change +0.000 to +0.450, in order" in found["orders-spectrum"]
     assert "lora: mean ΔB +0.150 to -0.175" in found["orders-spectrum"]
     assert found["below-zero-is-more-bias"] == "full: right for 90% of pairs, lora: right for 83% of pairs"
-    assert "lora: biased less control -0.123, p = 0.021" in found["singles-out-groups"]
+    assert "lora: biased less control -0.123, p = 0.021 (of the score itself " in found["singles-out-groups"]
     assert found["above-seat"] == "RR 0.95 (0.85 to 0.99), SEAT 0.71 (0.65 to 0.79)"
     # The control half's mean size is 1.32 / 7, the biased half's 1.59 / 7.
     assert found["weaker-under-lora"] == "full: mean |ΔB| 0.208, |r| 0.80; lora: mean |ΔB| 0.104, |r| 0.60"

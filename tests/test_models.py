@@ -3,11 +3,9 @@
 import errno
 import json
 import socket
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import huggingface_hub
@@ -17,6 +15,7 @@ import torch
 from biasgeom import cache, embedded, generation, hooks, models, prompts
 from biasgeom.embedded import EMBEDDED, ModelNotAvailable
 from biasgeom.models import LanguageModel
+from loopback import TOKEN, Answering, point_to, started
 from peft import PromptTuningConfig, get_peft_model
 from safetensors import SafetensorError
 from transformers import BloomConfig, BloomForCausalLM
@@ -262,11 +261,10 @@ def test_the_weighted_sum_sees_order_and_sign() -> None:
 
 # --- the hub: a real server on this machine --------------------------------------------------------------------------
 
-TOKEN = "hf_notARealTokenButLongEnoughToBeOne"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-class _Hub(BaseHTTPRequestHandler):
+class _Hub(Answering):
     """Answers as the hub does for four repositories; serves the files of one folder at revision ``main`` or ``v1``."""
 
     folder: Path
@@ -276,56 +274,29 @@ class _Hub(BaseHTTPRequestHandler):
         self.asked.append(self.path)
         path = self.path.split("?")[0]
         if path.startswith("/org/gated/"):
-            self._answer(401, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted."})
+            self.answer(401, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted."})
         elif path.startswith("/org/broken/"):
-            self._answer(500, {})
+            self.answer(500, {})
         elif path.startswith("/api/models/org/tiny/tree/"):  # has it further chat templates?
-            self._answer(404, {"X-Error-Code": "EntryNotFound"})
+            self.answer(404, {"X-Error-Code": "EntryNotFound"})
         elif not path.startswith("/org/tiny/resolve/"):
-            self._answer(404, {"X-Error-Code": "RepoNotFound"})
+            self.answer(404, {"X-Error-Code": "RepoNotFound"})
         elif path.split("/")[4] not in ("main", "v1", COMMIT):
-            self._answer(404, {"X-Error-Code": "RevisionNotFound"})
+            self.answer(404, {"X-Error-Code": "RevisionNotFound"})
         elif not (file := self.folder / path.split("/", 5)[5]).is_file():
-            self._answer(404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+            self.answer(404, {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
         else:
             content = file.read_bytes()
-            self._answer(200, {"X-Repo-Commit": COMMIT, "ETag": f'"{file.name}"'}, content)
+            self.answer(200, {"X-Repo-Commit": COMMIT, "ETag": f'"{file.name}"'}, content)
 
     do_GET = do_HEAD
-
-    def _answer(self, status: int, headers: dict[str, str], content: bytes = b"") -> None:
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(content))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(content)
-
-    def log_message(self, *args: object) -> None:
-        pass
-
-
-def point_to(monkeypatch: pytest.MonkeyPatch, endpoint: str, hub_cache: Path) -> None:
-    constants = huggingface_hub.constants
-    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub_cache))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(huggingface_hub.hf_api.api, "endpoint", endpoint)
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, saved_llama: Path) -> Iterator[type[_Hub]]:
     handler = type("Hub", (_Hub,), {"folder": saved_llama, "asked": []})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    point_to(monkeypatch, f"http://127.0.0.1:{server.server_port}", tmp_path / "hub-cache")
-    yield handler
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with started(monkeypatch, tmp_path, handler):
+        yield handler
 
 
 def refusal(name: str, **options: str) -> str:

@@ -96,9 +96,13 @@ def _below_zero_is_more_bias(tables: Tables) -> Verdict:
 def _singles_out_groups(tables: Tables) -> Verdict:
     if tables.info("05_results")["parameters"]["recipe"] == "paper":
         raise MissingTable("the recipe paper turns against no group in particular")
-    found = tables("05_results", "contrast", checkpoint="synth", measure="shift").set_index("regime")
+    found, said = (
+        tables("05_results", "contrast", checkpoint="synth", measure=measure).set_index("regime")
+        for measure in ("shift", "change")
+    )
     evidence = "; ".join(
-        f"{regime}: biased less control {row['difference']:+.3f}, p = {row['p']:.2g}"
+        f"{regime}: biased less control {row['difference']:+.3f}, p = {row['p']:.2g} (of the score itself "
+        f"{said['difference'][regime]:+.3f}, p = {said['p'][regime]:.2g})"
         for regime, row in found.iterrows()
     )
     return _by_count([row["difference"] < 0 and row["p"] < LEVEL for _, row in found.iterrows()]), evidence

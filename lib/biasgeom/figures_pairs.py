@@ -8,6 +8,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from biasgeom.figures import BLUE, GREEN, GREY, ORANGE, PINK
 
@@ -56,6 +57,7 @@ def scatter(
         axis.axvline(0, color="grey", lw=0.7, ls=":")
         axis.set_title(name, loc="left", fontweight="bold")
         axis.set(xlabel=xlabel, ylabel="")
+        axis.xaxis.set_major_locator(MaxNLocator(4))
     for axis in list(axes.values())[::2]:
         axis.set_ylabel(ylabel)
     shares = sorted(table[share].unique())

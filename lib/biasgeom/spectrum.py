@@ -54,7 +54,7 @@ RECIPES = {
         full_rate=2e-5,
     ),
     # Ours, for a small model on a CPU: one pass over short statements.
-    "embedded": _recipe(ENDS, 240, Settings(rank=16, alpha=32, steps=30, batch=8), lora_rate=5e-4, full_rate=5e-5),
+    "embedded": _recipe(ENDS, 240, Settings(rank=16, alpha=32, steps=15, batch=16), lora_rate=1e-3, full_rate=1e-4),
     # For tests of whole notebooks.
     "smoke": _recipe(ENDS, 24, Settings(rank=2, alpha=4, steps=2, batch=12), lora_rate=1e-2, full_rate=1e-3),
 }
