@@ -1,6 +1,5 @@
 """Render the book: generate what reads ``results/``, point the contents at executed notebooks, build strictly."""
 
-import re
 import shutil
 import subprocess
 import sys
@@ -8,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pandas as pd
+import yaml
 
 from biasgeom import claims, claims_delta_b, claims_gender, data, results, run
 from biasgeom.markdown import escaped, table
@@ -101,15 +101,22 @@ def _version(info: dict) -> str:
 
 
 def contents(model: str, notebooks: list[str], path: Path) -> None:
-    """Write ``_toc.yml`` anew with this model's executed notebooks in place of the committed ones."""
-    text = (data.root() / "_toc.yml").read_text()
-    for notebook in run.notebooks():
-        line = re.compile(rf"^ *- file: notebooks/{re.escape(notebook)}\n", re.MULTILINE)
-        if notebook in notebooks:
-            text = text.replace(f"notebooks/{notebook}", f"results/{results.slug(model)}/{notebook}")
-        else:
-            text = line.sub("", text)
-    path.write_text(text)
+    """Write ``_toc.yml`` anew with this model's executed notebooks in place of the committed ones.
+
+    Of a chapter without a notebook among them, its own pages are left out too.
+    """
+    toc = yaml.safe_load((data.root() / "_toc.yml").read_text())
+    chapters = {notebook.split("/")[0] for notebook in notebooks}
+    absent = {f"book/{paper}{page}" for paper in set(CHAPTERS) - chapters for page in ("", "_summary")}
+    for part in toc["parts"]:
+        files = [entry["file"] for entry in part["chapters"]]
+        kept = [f for f in files if f not in absent and (not f.startswith("notebooks/") or f[10:] in notebooks)]
+        part["chapters"] = [
+            {"file": f.replace("notebooks/", f"results/{results.slug(model)}/", 1) if f.startswith("notebooks/") else f}
+            for f in kept
+        ]
+    toc["parts"] = [part for part in toc["parts"] if part["chapters"]]
+    path.write_text(yaml.safe_dump(toc, sort_keys=False))
 
 
 def build(model: str, notebooks: list[str]) -> Path:
@@ -118,7 +125,8 @@ def build(model: str, notebooks: list[str]) -> Path:
     Raises
     ------
     RuntimeError
-        On any Sphinx warning: a dead cross-reference, a doubled label, a missing picture.
+        On any Sphinx warning: a dead cross-reference, a doubled label, a missing picture. A book of some chapters is
+        rendered all the same, since links to the others lead nowhere.
     """
     root = data.root()
     html = root / "_build" / "html"
@@ -128,7 +136,9 @@ def build(model: str, notebooks: list[str]) -> Path:
     for stale in (html, root / "_build" / ".doctrees", root / "_build" / ".jupyter_cache"):
         shutil.rmtree(stale, ignore_errors=True)
     jupyter_book = Path(sys.executable).with_name("jupyter-book")
-    command = [str(jupyter_book), "build", ".", "--toc", "_build/_toc.yml", "--quiet", "-n", "-W", "--keep-going"]
+    command = [str(jupyter_book), "build", ".", "--toc", "_build/_toc.yml", "--quiet"]
+    if set(notebooks) == set(run.notebooks()):
+        command += ["-n", "-W", "--keep-going"]
     if subprocess.run(command, cwd=root).returncode:
         raise RuntimeError("the book was not rendered without warnings; they are printed above")
     _bundle_mathjax(html / "_static" / "mathjax")
