@@ -145,4 +145,4 @@ def test_the_embedded_profile_is_the_notebooks_default() -> None:
 
 def test_an_unknown_chapter_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["book", "--chapters", "gendre"]) == 1
-    assert "there are gender" in capsys.readouterr().err
+    assert "no chapter gendre; there are delta_b, gender" in capsys.readouterr().err
