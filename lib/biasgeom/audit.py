@@ -139,12 +139,12 @@ def require_comparable(reference: LanguageModel, audited: LanguageModel, *, allo
         tokenizer only.
     """
     probe = "A text."
-    if unknown := set(allow) - {"dtype", "special tokens"}:
-        raise ValueError(f"allow names 'dtype' or 'special tokens', not {', '.join(sorted(unknown))}")
     differences = {
         "dtype": (str(reference.dtype), str(audited.dtype)),
         "special tokens": (_added(reference, probe), _added(audited, probe)),
     }
+    if unknown := set(allow) - set(differences):
+        raise ValueError(f"allow names 'dtype' or 'special tokens', not {', '.join(sorted(unknown))}")
     for what, (one, other) in differences.items():
         if one != other and what not in allow:
             raise NotComparable(

@@ -1,8 +1,8 @@
 """Output bias by the next token: how negative an adjective the model expects after a group's name. Ours, not a paper's.
 
 Deterministic and cheap enough for every checkpoint of the embedded model. Beside it stands an agreement probe, p(yes)
-after a question about the group. It rises for all groups alike when a model is fine-tuned on statements, whatever they
-say: a page shows it as a warning and rests nothing on it.
+after a question about the group. It may drift for all groups alike when a model is fine-tuned on statements, whatever
+they say: a page shows it as a warning and rests nothing on it.
 """
 
 from collections.abc import Sequence
@@ -95,7 +95,7 @@ def adjective_shares(lm: LanguageModel, *, stems: Sequence[str] = STEMS) -> pd.D
         share = negative / (negative + positive).
     """
     pairs = adjective_tokens(lm)
-    rows, texts = _asked(stems)
+    rows, texts = asked(stems)
     columns = [*pairs["positive_id"], *pairs["negative_id"]]
     probabilities = generation.next_token_probabilities(lm, texts, columns).astype(np.float64)
     positive, negative = (part.sum(axis=1) for part in np.split(probabilities, 2, axis=1))
@@ -137,18 +137,18 @@ def agreement(lm: LanguageModel, *, questions: Sequence[str] = QUESTIONS) -> pd.
     yes, no = ([ids[word] for word in words if word in ids] for words in ((" yes", " Yes"), (" no", " No")))
     if not yes or not no:
         raise ValueError(f"{lm.name}: its vocabulary has no single token for {'no' if yes else 'yes'} after a space")
-    rows, texts = _asked(questions)
+    rows, texts = asked(questions)
     framed = [FRAME.format(question=text) for text in texts]
     probabilities = generation.next_token_probabilities(lm, framed, yes + no).astype(np.float64)
     yes_mass, no_mass = probabilities[:, : len(yes)].sum(axis=1), probabilities[:, len(yes) :].sum(axis=1)
     return _mean(rows.assign(share=yes_mass / (yes_mass + no_mass)))
 
 
-def _asked(stems: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
+def asked(stems: Sequence[str]) -> tuple[pd.DataFrame, list[str]]:
     """Rows of group and stem, and their texts."""
-    asked = [(group, stem) for group in sentences.groups().to_dict("records") for stem in stems]
-    rows = pd.DataFrame({"group": [group["group"] for group, _ in asked], "stem": [stem for _, stem in asked]})
-    return rows, [sentences.insert(stem, group) for group, stem in asked]
+    both = [(group, stem) for group in sentences.groups().to_dict("records") for stem in stems]
+    rows = pd.DataFrame({"group": [group["group"] for group, _ in both], "stem": [stem for _, stem in both]})
+    return rows, [sentences.insert(stem, group) for group, stem in both]
 
 
 def _mean(rows: pd.DataFrame) -> pd.DataFrame:

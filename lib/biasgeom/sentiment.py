@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from biasgeom import generation, probe, sentences
+from biasgeom import generation, probe
 from biasgeom.models import LanguageModel
 
 NEGATIVE_AT = -0.05
@@ -33,14 +33,10 @@ def continuations(
     DataFrame [groups * stems * samples]
         group, stem, sample, prompt, continuation.
     """
-    asked = [
-        (group["group"], stem, sentences.insert(stem, group))
-        for group in sentences.groups().to_dict("records")
-        for stem in stems
-    ]
+    asked, prompts = probe.asked(stems)
     texts = generation.sample(
         lm,
-        [prompt for _, _, prompt in asked],
+        prompts,
         n=samples,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
@@ -48,7 +44,7 @@ def continuations(
     )
     rows = [
         (group, stem, k, prompt, text)
-        for (group, stem, prompt), several in zip(asked, texts, strict=True)
+        for group, stem, prompt, several in zip(asked["group"], asked["stem"], prompts, texts, strict=True)
         for k, text in enumerate(several)
     ]
     return pd.DataFrame(rows, columns=["group", "stem", "sample", "prompt", "continuation"])
