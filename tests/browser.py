@@ -11,12 +11,24 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import ConsoleMessage
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def do_GET(self) -> None:
+        # Asked for by the browser, not by a page: it comes or not with the first page, a redirect without an icon.
+        if self.path == "/favicon.ico":
+            self.send_response(204)
+            self.end_headers()
+        else:
+            super().do_GET()
+
     def log_message(self, *_: object) -> None:
         pass
 
@@ -56,7 +68,7 @@ def visit(html: Path, shots: Path | None = None) -> dict[str, list[str]]:
             page.on("requestfailed", lambda r, c=complaints: c.append(f"request failed: {r.url}"))
             page.on("request", lambda r, c=complaints: _check_host(r.url, address, c))
             page.on("response", lambda r, c=complaints: c.append(f"{r.status}: {r.url}") if r.status >= 400 else None)
-            page.on("console", lambda m, c=complaints: c.append(f"console: {m.text}") if m.type == "error" else None)
+            page.on("console", lambda m, c=complaints: c.append(_told(m)) if m.type == "error" else None)
             page.on("pageerror", lambda e, c=complaints: c.append(f"script: {e}"))
             for size, (width, height) in SIZES.items():
                 page.set_viewport_size({"width": width, "height": height})
@@ -71,6 +83,10 @@ def visit(html: Path, shots: Path | None = None) -> dict[str, list[str]]:
             page.close()
         browser.close()
     return found
+
+
+def _told(message: "ConsoleMessage") -> str:
+    return f"console: {message.text} ({message.location.get('url', '')})"
 
 
 def _check_host(url: str, address: str, complaints: list[str]) -> None:
