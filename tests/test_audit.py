@@ -185,6 +185,30 @@ def test_readings_taken_together_are_those_taken_alone(build: Build, passes: lis
     assert min(np.abs(found[0] - found[1]).max(), np.abs(found[1] - found[2]).max()) > 1000 * ROUNDING
 
 
+def test_sentences_in_common_are_read_once(build: Build, passes: list[int]) -> None:
+    lm = build("llama")
+    several = [
+        replace(SETS, positive=["Good.", "The sun is out."], anchors=SETS.anchors[:2]),
+        replace(SETS, targets={"Men": ["Men read.", "Men write."]}, negative=["The sun is out.", "Bad."]),
+    ]
+    asked = [Reading(pooling="last"), audit.MEAN]
+    for reading in asked:
+        passes.clear()
+        found = audit.embed_several(lm, several, reading, base=SETS, together=asked)
+        assert passes == [*([5, 2, 3, 4] if reading == asked[0] else []), 2]  # two sentences that the base lacks
+        for one, texts in zip(found, several, strict=True):
+            alone = audit.embed(lm, texts, reading)
+            assert list(one.parts()) == list(alone.parts())
+            np.testing.assert_allclose(parts(one), parts(alone), rtol=ROUNDING, atol=ROUNDING)
+    np.testing.assert_array_equal(found[0].positive[1], found[1].negative[0])
+    assert np.abs(found[1].targets["Men"] - found[0].targets["Men"][:2]).max() > 1000 * ROUNDING
+    passes.clear()
+    audit.embed_several(lm, [SETS, replace(SETS, anchors=SETS.anchors[::-1])], base=SETS, together=asked)
+    assert passes == []
+    with pytest.raises(ValueError, match="is not among the readings of the pass"):
+        audit.embed_several(lm, several, Reading(pooling="max"), base=SETS, together=asked)
+
+
 def test_fewer_anchors_of_the_same_embeddings(build: Build) -> None:
     lm = build("llama")
     whole = audit.embed(lm, SETS)

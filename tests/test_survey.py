@@ -328,6 +328,31 @@ def test_wordings(lm: LanguageModel, scores: pd.DataFrame) -> None:
     assert table.loc["base", "r"] != pytest.approx(table.loc["synonyms_v2", "r"])
 
 
+def test_what_a_base_holds_is_not_read_again(
+    lm: LanguageModel, scores: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("base", "synonyms_v2", "synonyms_v3")
+    variants = {name: audit.sets(**SIZE, anchors=5, target_variant=name) for name in names}
+    together = survey.readings(lm)
+    base = survey.Question(TEXTS, together=together)
+    survey.shifts(lm, FULL, TEXTS, together=together)
+    plain = robustness.by_texts(lm, FULL, variants, scores, **HOW)
+    inner = robustness.by_reading(lm, FULL, replace(TEXTS, anchors=TEXTS.anchors[:5]), together[3:5], scores, **HOW)
+    run, read = activations._run, []
+    monkeypatch.setattr(activations, "_run", lambda lm, texts, *rest: read.append(len(texts)) or run(lm, texts, *rest))
+    pd.testing.assert_frame_equal(robustness.by_texts(lm, FULL, variants, scores, base=base, **HOW), plain, rtol=1e-4)
+    assert plain["r"].nunique() == 3
+    others = {s for name in names[1:] for group in variants[name].targets.values() for s in group}
+    held = {s for group in TEXTS.targets.values() for s in group}
+    assert read == [len(others - held)] * 3  # the reference and two checkpoints
+    read.clear()
+    fewer = replace(TEXTS, anchors=TEXTS.anchors[:5])
+    found = robustness.by_reading(lm, FULL, fewer, together[3:5], scores, base=base, **HOW)
+    pd.testing.assert_frame_equal(found, inner, rtol=1e-4)
+    assert read == []
+    assert found["r"].nunique() == 4
+
+
 def test_all_anchors_are_the_surveys_own(lm: LanguageModel, scores: pd.DataFrame) -> None:
     sources = {"neutral": TEXTS, "words": audit.sets(**SIZE, anchors=8, source="words")}
     table = robustness.by_anchors(lm, FULL, sources, [3, 8], scores, **HOW).set_index(["source", "number"])

@@ -57,6 +57,10 @@ class Sets:
         if both := sorted(set(self.anchors) & set(targets)):
             raise ValueError(f"{len(both)} anchors are targets too, such as {both[0]!r}")
 
+    def lists(self) -> list[list[str]]:
+        """The four sets as lists: targets, group after group, positive, negative, anchors."""
+        return [[text for texts in self.targets.values() for text in texts], self.positive, self.negative, self.anchors]
+
     def beginning(self, text: str) -> "Sets":
         """The same sentences with ``text`` before each: a BOS token that the tokenizer does not add."""
         targets = {group: [text + sentence for sentence in texts] for group, texts in self.targets.items()}
@@ -109,14 +113,36 @@ def embed(lm: LanguageModel, texts: Sets, reading: Reading = MEAN, *, together: 
     if reading not in asked:
         raise ValueError(f"{reading} is not among the readings of the pass: add it to together")
     place = asked.index(reading)
+    return _arranged(texts, [activations.readings(lm, part, asked)[place] for part in texts.lists()])
 
-    def read(part: list[str]) -> np.ndarray:
-        return activations.readings(lm, part, asked)[place]
 
-    rows = read([text for group in texts.targets.values() for text in group])
+def embed_several(
+    lm: LanguageModel, several: Sequence[Sets], reading: Reading = MEAN, *, base: Sets, together: Sequence[Reading] = ()
+) -> list[Embeddings]:
+    """A model's embeddings of sets that have sentences in common with each other and with ``base``.
+
+    Parameters
+    ----------
+    base : Sets
+        Embedded as :func:`embed` does with ``together``, so that its pass is the one of the audit. The sentences that
+        it lacks are one entry of the cache, each read once, and ``reading`` alone is kept of them.
+    """
+    rows = np.concatenate(list(embed(lm, base, reading, together=together).parts().values()))
+    known = dict(zip(_flat(base), rows, strict=True))
+    lacking = [text for text in dict.fromkeys(t for texts in several for t in _flat(texts)) if text not in known]
+    if lacking:
+        known |= dict(zip(lacking, activations.readings(lm, lacking, [reading])[0], strict=True))
+    return [_arranged(texts, [np.stack([known[text] for text in part]) for part in texts.lists()]) for texts in several]
+
+
+def _flat(texts: Sets) -> list[str]:
+    return [text for part in texts.lists() for text in part]
+
+
+def _arranged(texts: Sets, rows: Sequence[np.ndarray]) -> Embeddings:
+    """The rows of :meth:`Sets.lists`, targets by group."""
     ends = np.cumsum([len(group) for group in texts.targets.values()])[:-1]
-    targets = dict(zip(texts.targets, np.split(rows, ends), strict=True))
-    return Embeddings(targets, read(texts.positive), read(texts.negative), read(texts.anchors))
+    return Embeddings(dict(zip(texts.targets, np.split(rows[0], ends), strict=True)), *rows[1:])
 
 
 def require_comparable(reference: LanguageModel, audited: LanguageModel, *, allow: Sequence[str] = ()) -> list[str]:

@@ -106,7 +106,7 @@ def adapter(lm: LanguageModel, rows: pd.DataFrame, settings: Settings) -> Path:
 
     Notes
     -----
-    AdamW (``adamw_torch``) without weight decay, gradients clipped at norm 1. The training holds a second copy of the
+    Fused AdamW without weight decay, gradients clipped at norm 1. The training holds a second copy of the
     model in memory and seeds the global random generators. What a stopped one needs to go on lies in a folder
     ``<digest>.partial`` beside the adapter until it is done. Gender paper, 4.1.2 and 0.A.1.2; ΔB paper, appendix C.
     """

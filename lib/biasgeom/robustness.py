@@ -39,17 +39,31 @@ def _scored(
     names: Sequence[str],
     scores: pd.DataFrame,
     how: Mapping[str, int],
+    base: Question | None = None,
 ) -> pd.DataFrame:
-    joined = survey.pairs(survey.answers(lm, plan, questions, names), scores)
+    joined = survey.pairs(survey.answers(lm, plan, questions, names, base=base), scores)
     return summaries(joined, [*names, "method"], **how)
 
 
 def by_texts(
-    lm: LanguageModel, plan: Plan, variants: Mapping[str, Sets], scores: pd.DataFrame, *, draws: int, seed: int
+    lm: LanguageModel,
+    plan: Plan,
+    variants: Mapping[str, Sets],
+    scores: pd.DataFrame,
+    *,
+    base: Question | None = None,
+    draws: int,
+    seed: int,
 ) -> pd.DataFrame:
-    """RR for each variant of the sentence sets (tables 5a and 5b): variant, method, and the summary."""
+    """RR for each variant of the sentence sets (tables 5a and 5b): variant, method, and the summary.
+
+    Parameters
+    ----------
+    base : Question, optional
+        Here and below: see :func:`biasgeom.survey.answers`.
+    """
     questions = {(name,): Question(texts) for name, texts in variants.items()}
-    return _scored(lm, plan, questions, ["variant"], scores, {"draws": draws, "seed": seed})
+    return _scored(lm, plan, questions, ["variant"], scores, {"draws": draws, "seed": seed}, base)
 
 
 def by_anchors(
@@ -59,6 +73,7 @@ def by_anchors(
     numbers: Sequence[int],
     scores: pd.DataFrame,
     *,
+    base: Question | None = None,
     draws: int,
     seed: int,
 ) -> pd.DataFrame:
@@ -79,7 +94,7 @@ def by_anchors(
     questions = {
         (source, number): Question(texts, anchors=number) for source, texts in sources.items() for number in numbers
     }
-    found = survey.answers(lm, plan, questions, names)
+    found = survey.answers(lm, plan, questions, names, base=base)
     table = summaries(survey.pairs(found, scores), [*names, "method"], draws=draws, seed=seed)
     last = found[found["share"] == found["share"].max()].groupby(names)["shift"].mean().rename("mean_shift")
     table = table.merge(last.reset_index(), on=names, how="left", validate="one_to_one")
@@ -94,6 +109,7 @@ def by_reading(
     scores: pd.DataFrame,
     *,
     together: Sequence[Reading] = (),
+    base: Question | None = None,
     draws: int,
     seed: int,
 ) -> pd.DataFrame:
@@ -116,7 +132,7 @@ def by_reading(
         where = reading.site if reading.block is None else f"block {reading.block}"
         key = (where, reading.pooling, "in" if reading.include_first_token else "out")
         questions[key] = Question(texts, ("rr", "seat"), reading, tuple(together or asked))
-    return _scored(lm, plan, questions, names, scores, {"draws": draws, "seed": seed})
+    return _scored(lm, plan, questions, names, scores, {"draws": draws, "seed": seed}, base)
 
 
 def by_fit(

@@ -91,12 +91,20 @@ class Question:
 
     def embed(self, lm: LanguageModel) -> Embeddings:
         """What is read on a model."""
-        found = audit.embed(lm, self.texts, self.reading, together=self.together)
+        return self.of(audit.embed(lm, self.texts, self.reading, together=self.together))
+
+    def of(self, found: Embeddings) -> Embeddings:
+        """What is asked of the embeddings of ``texts``."""
         return found if self.anchors is None else audit.subset(found, anchors=self.anchors)
 
 
 def answers(
-    lm: LanguageModel, plan: Plan, questions: Mapping[tuple[Any, ...], Question], names: Sequence[str]
+    lm: LanguageModel,
+    plan: Plan,
+    questions: Mapping[tuple[Any, ...], Question],
+    names: Sequence[str],
+    *,
+    base: Question | None = None,
 ) -> pd.DataFrame:
     """Several ways to audit the same checkpoints, each of which is built once.
 
@@ -106,22 +114,39 @@ def answers(
         A key has one value for each of ``names``.
     names : list of str
         Columns of the result that tell the questions apart.
+    base : Question, optional
+        With it, no sentence is read twice: those of ``base`` are taken from its own pass, which the cache holds after
+        the audit and which must have the questions' readings; the others of all questions are read in one pass more.
 
     Returns
     -------
     DataFrame
         ``names``, method, regime, seed, checkpoint, share, group, shift; question by question.
     """
-    references = {key: question.embed(lm) for key, question in questions.items()}
+    references = _embedded(lm, questions, base)
     tables: dict[tuple[Any, ...], list[pd.DataFrame]] = {key: [] for key in questions}
     for checkpoint in plan.checkpoints(lm):
+        audited = _embedded(checkpoint.lm, questions, base)
         for key, question in questions.items():
-            audited = question.embed(checkpoint.lm)
-            found = audit.shifts(references[key], audited, methods=question.methods, fit=question.fit)
+            found = audit.shifts(references[key], audited[key], methods=question.methods, fit=question.fit)
             tables[key].append(found.assign(**keys(checkpoint), **dict(zip(names, key, strict=True))))
         del checkpoint  # before the next is built
     table = pd.concat([part for parts in tables.values() for part in parts], ignore_index=True)
     return table[[*names, "method", *KEYS, "group", "shift"]]
+
+
+def _embedded(
+    lm: LanguageModel, questions: Mapping[tuple[Any, ...], Question], base: Question | None
+) -> dict[tuple[Any, ...], Embeddings]:
+    if base is None:
+        return {key: question.embed(lm) for key, question in questions.items()}
+    found: dict[tuple[Any, ...], Embeddings] = {}
+    for reading in dict.fromkeys(question.reading for question in questions.values()):
+        asked = {key: question for key, question in questions.items() if question.reading == reading}
+        several = [question.texts for question in asked.values()]
+        read = audit.embed_several(lm, several, reading, base=base.texts, together=base.together)
+        found |= {key: question.of(e) for (key, question), e in zip(asked.items(), read, strict=True)}
+    return found
 
 
 def shifts(
@@ -133,6 +158,7 @@ def shifts(
     reading: Reading = MEAN,
     together: Sequence[Reading] = (),
     fit: str = "anchors",
+    base: Question | None = None,
 ) -> pd.DataFrame:
     """The shift of every group at every checkpoint against ``lm``, by each method.
 
@@ -141,7 +167,7 @@ def shifts(
     DataFrame
         method, regime, seed, checkpoint, share, group, shift.
     """
-    return answers(lm, plan, {(): Question(texts, methods, reading, together, fit)}, [])
+    return answers(lm, plan, {(): Question(texts, methods, reading, together, fit)}, [], base=base)
 
 
 def adjectives(lm: LanguageModel) -> pd.DataFrame:

@@ -105,7 +105,7 @@ def train(
     on_cpu = core.device.type == "cpu"
     config = SFTConfig(
         output_dir=str(work),
-        optim="adamw_torch",
+        optim="adamw_torch_fused",  # the same steps in one pass over the weights instead of ten
         max_length=None,
         use_cpu=on_cpu,
         activation_checkpointing=not on_cpu,
