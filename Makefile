@@ -18,7 +18,7 @@ export OMP_WAIT_POLICY := passive
 LINKS := $(foreach place,$(PIP_FIND_LINKS),--find-links $(place))
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python $(LINKS) --constraint $(LOCK)
 
-.PHONY: book run test lint lock gemma clean help
+.PHONY: book run test lint lock gemma planted-judge clean help
 
 book: $(VENV)/.installed-book  ## set up, run every notebook, render the book to _build/html/index.html
 	$(BIN)/python -m biasgeom book --profile $(PROFILE) $(if $(MODEL),--model "$(MODEL)") $(if $(CHAPTERS),--chapters $(CHAPTERS))
@@ -54,8 +54,11 @@ $(VENV)/.installed-test: pyproject.toml $(LOCK) | $(BIN)/uv
 gemma: $(VENV)/.installed-book  ## add Gemma-3-270M; its weights stand under https://ai.google.dev/gemma/terms
 	$(INSTALL) --editable '.[gemma]'
 
+planted-judge: $(VENV)/.installed-book  ## train the judge chapter's positive control again and compare it with the stored one
+	$(BIN)/python -m biasgeom planted-judge
+
 clean:  ## remove outputs (the venv and the model cache stay)
 	rm -rf _build results
 
 help:
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'

@@ -4,12 +4,14 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import papermill
 from biasgeom import data, probe, results, run
 from biasgeom.models import LanguageModel
 from jupyter_client.manager import KernelManager
+from peft import LoraConfig, get_peft_model
 
 ROOT = data.root()
 
@@ -69,4 +71,21 @@ def copied(folder: Path, lm: LanguageModel) -> Copy:
     lm.model.resize_token_embeddings(len(lm.tokenizer), mean_resizing=False)
     lm.model.save_pretrained(folder / "tiny-llama")
     lm.tokenizer.save_pretrained(folder / "tiny-llama")
-    return Copy(folder / "a repository", folder / "tiny-llama")
+    copy = Copy(folder / "a repository", folder / "tiny-llama")
+    _plant(copy.root / "data" / "judge" / "planted", lm, folder / "tiny-llama")
+    return copy
+
+
+def _plant(folder: Path, lm: LanguageModel, base: Path) -> None:
+    """Put an adapter on the tiny model in the place of the planted judge's: the real one has 135 million parameters."""
+    turn = lm.tokenizer("[assistant]", add_special_tokens=False)["input_ids"]
+    config = LoraConfig(
+        r=2,
+        target_modules=["down_proj"],
+        alora_invocation_tokens=turn,
+        task_type="CAUSAL_LM",
+        base_model_name_or_path=str(base),
+        init_lora_weights=False,
+    )
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # PEFT asks an attribute's old name
+        get_peft_model(lm.model, config).save_pretrained(folder)

@@ -1,12 +1,13 @@
 """Activated adapters: the same as PEFT's own wrapper where that works, and right where it does not look."""
 
 import copy
+import json
 import warnings
 from pathlib import Path
 
 import pytest
 import torch
-from biasgeom import activated, activations, generation, models
+from biasgeom import activated, activations, adapters, generation, models
 from biasgeom.models import LanguageModel
 from peft import LoraConfig, get_peft_model
 
@@ -130,8 +131,10 @@ def test_a_saved_adapter_loads_by_name(
     ids = torch.tensor(tokens(ours, TEXT))
     assert torch.allclose(loaded.core(ids).logits, peft(ids).logits, atol=1e-5)
     assert loaded.fingerprint() != models.load(str(saved_llama), dtype="float32", device="cpu").fingerprint()
-    monkeypatch.setattr(models.data, "root", lambda: tmp_path)
-    monkeypatch.setitem(models.PLANTED, "known", (str(saved_llama), "judge/adapter"))
+    monkeypatch.setattr(adapters.data, "root", lambda: tmp_path)
+    monkeypatch.setitem(adapters.PLANTED, "known", "judge/adapter")
+    record = tmp_path / "data" / "judge" / "adapter" / "adapter_config.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"base_model_name_or_path": str(saved_llama)}))
     models.require("known")
     named = models.load("known", dtype="float32", device="cpu")
     assert named.name == "known"

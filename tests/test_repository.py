@@ -17,8 +17,14 @@ STREAM = [
     "remote",
     "sentences",
     "statements",
+    "questions",
+    "rewrites",
+    "perturbations",
+    "parsing",
     "embedded",
     "hub",
+    "activated",
+    "adapters",
     "models",
     "prompts",
     "layout",
@@ -26,10 +32,20 @@ STREAM = [
     "recall",
     "activations",
     "generation",
+    "readouts",
     "direction",
     "statistics",
     "relative",
     "pairs",
+    "landscape",
+    "controls",
+    "humans",
+    "substrate",
+    "maps",
+    "estimators",
+    "separability",
+    "geometry",
+    "shared_space",
     "encoded",
     "expressed",
     "relation",
@@ -50,6 +66,9 @@ STREAM = [
     "sentiment",
     "topics",
     "wildguard",
+    "writers",
+    "rewriting",
+    "question_benchmarks",
     "decodingtrust",
     "toxigen",
     "splits",
@@ -59,20 +78,29 @@ STREAM = [
     "robustness",
     "benchmarks",
     "monitor",
+    "judging",
+    "planted",
     "markdown",
     "timing",
     "results",
     "figures",
     "figures_pairs",
+    "figures_judge",
+    "figures_judge_geometry",
     "claims",
     "claims_gender",
     "claims_delta_b",
+    "claims_judge_geometry",
+    "claims_judge",
     "run",
     "pages",
     "__main__",
 ]
 KNOWS_NO_MODEL = {"data", "cache", "remote", "sentences", "statements", "direction", "statistics", "relative", "pairs"}
 KNOWS_NO_MODEL |= {"encoded", "expressed", "relation", "markdown", "figures", "figures_pairs"}
+KNOWS_NO_MODEL |= {"questions", "rewrites", "perturbations", "parsing", "question_benchmarks", "landscape", "controls"}
+KNOWS_NO_MODEL |= {"humans", "substrate", "maps", "estimators", "separability", "geometry", "shared_space"}
+KNOWS_NO_MODEL |= {"figures_judge", "figures_judge_geometry"}
 
 
 def imported(module: Path) -> set[str]:
@@ -143,6 +171,15 @@ def test_figure_cells_have_caption_label_and_alt_text(notebook: str) -> None:
         assert shown["figure"]["caption"].endswith(".")
         assert shown["figure"]["name"].startswith("fig-")
         assert shown["image"]["alt"]
+
+
+def test_no_label_stands_on_two_pages() -> None:
+    """A reference would lead to either of them."""
+    every = [cell for notebook in run.notebooks() for cell in cells(notebook)]
+    labels = [name for cell in every for name in re.findall(r'name="((?:tab|lst)-[^"]+)"', "".join(cell["source"]))]
+    labels += [c["metadata"]["mystnb"]["figure"]["name"] for c in every if "figure" in c["metadata"].get("mystnb", {})]
+    assert len(labels) > 100
+    assert sorted(name for name in set(labels) if labels.count(name) > 1) == []
 
 
 def test_every_notebook_stands_in_contents_and_readme() -> None:

@@ -5,13 +5,21 @@ The package follows one stream, and a module imports only from those before it::
     data, cache                  texts; what was already measured
     remote                       files of data sets on the hub
     sentences, statements        the ΔB paper's sentence sets; what its ends are fine-tuned on
-    embedded, hub, models        a name becomes a model
+    questions, rewrites,
+    perturbations, parsing       what a judge is given to score, with a cue or without; a reply becomes a score
+    embedded, hub, activated,
+    adapters, models             a name becomes a model; adapters that act from the assistant's turn on
     prompts                      a text becomes token batches
     layout, hooks                read or edit the residual stream
     recall                       what was measured on a model before
     activations, generation      texts become arrays, prompts become samples
+    readouts                     a judge's states, scores and reply in one pass
     direction, relative          geometry on arrays; knows no model
     statistics, pairs            intervals and nulls; shifts beside changes; know no model
+    landscape, controls, humans  what cues do to scores, and what else might; human ratings from their summaries
+    substrate, maps, estimators,
+    separability, geometry,
+    shared_space                 where cues move a judge's states; know no model
     encoded, expressed, relation geometry or labels become the tables of a page; know no model
     proxy                        expressed bias by the next token
     endpoint, annotation         gender labels by a chat endpoint or a model
@@ -24,14 +32,21 @@ The package follows one stream, and a module imports only from those before it::
     probe, sentiment             output bias of a small model
     topics, wildguard,
     decodingtrust, toxigen       the ΔB paper's benchmarks
+    writers, rewriting,
+    question_benchmarks          texts and questions of the judge paper's kind, by a model or from the hub
     splits, spectrum             seven checkpoints from harmless to harmful
     audit, survey, robustness    ΔB of a pair, of all checkpoints, of every variant
     benchmarks, monitor          benchmarks over the checkpoints; ΔB while training
+    judging, planted             a judge's scores; the judge whose biases are known
     markdown, timing, results    tables as text; seconds; tidy files with ``run.json``
-    figures, figures_pairs       pictures
+    figures, figures_pairs,
+    figures_judge,
+    figures_judge_geometry       pictures
     claims, claims_gender,
-    claims_delta_b               what a paper claims, and whether the tables show it
+    claims_delta_b,
+    claims_judge_geometry,
+    claims_judge                 what a paper claims, and whether the tables show it
     run, pages                   check parameters and execute notebooks; render the book
 """
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"

@@ -1,4 +1,4 @@
-"""``python -m biasgeom``: run one notebook with checked parameters, or the whole book."""
+"""``python -m biasgeom``: run one notebook with checked parameters, the whole book, or train the planted judge."""
 
 import argparse
 import fcntl
@@ -33,11 +33,15 @@ def main(arguments: list[str] | None = None) -> int:
     render.add_argument("--model", required=True)
     render.add_argument("--chapters", nargs="+", metavar="PAPER")
 
+    planted = commands.add_parser("planted-judge", help="train the planted judge again and compare it with the stored")
+    planted.add_argument("--folder", type=Path, default=Path("_build/planted"), help="where the new adapter goes")
+
     chosen = parser.parse_args(arguments)
     # Spinning OpenMP threads beside another busy process made a forward pass 16 times slower; kernels inherit this.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
-        return {"run": _run, "book": _book, "render": _render}[chosen.command](chosen)
+        commands = {"run": _run, "book": _book, "render": _render, "planted-judge": _planted_judge}
+        return commands[chosen.command](chosen)
     except (run.ParameterError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -130,6 +134,27 @@ def _render(chosen: argparse.Namespace) -> int:
     from biasgeom import pages  # pulls in what a notebook run does not need
 
     pages.build(chosen.model, _chosen_notebooks(chosen.chapters))
+    return 0
+
+
+def _planted_judge(chosen: argparse.Namespace) -> int:
+    from biasgeom import models, planted, questions
+
+    planted.train(chosen.folder)
+    asked = questions.load()
+    asked = asked[asked["split"] == "test"]
+    made = planted.recipe()
+    judges = {
+        "stored": models.load("smollm2-135m-planted-judge", dtype="float32"),
+        "new": models.load(made.base, dtype="float32", adapter=str(chosen.folder)),
+    }
+    tables = {name: planted.recovered(lm, asked) for name, lm in judges.items()}
+    both = tables["new"].merge(tables["stored"][["condition", "voice", "recovered"]], on=["condition", "voice"])
+    by_condition = both.groupby("condition", sort=False)[["planted", "recovered_y", "recovered_x"]].mean()
+    print(by_condition.rename(columns={"recovered_y": "stored", "recovered_x": "new"}).round(2).to_string())
+    for name, table in tables.items():
+        r = table["planted"].corr(table["recovered"])
+        print(f"{name}: r of planted and recovered shifts over conditions and voices {r:.3f}")
     return 0
 
 

@@ -6,7 +6,7 @@ afterwards stands on the page of choices.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ HOLDS = "holds"
 LIMITED = "holds with the stated limit"
 NOT_SHOWN = "does not show at this scale"
 NOT_RUN = "not run"
+LEVEL = 0.05
+"""Of significance, in every rule."""
 
 Verdict = tuple[str, str]
 """One of the four words, and the evidence in a sentence."""
@@ -59,6 +61,11 @@ Rules = Mapping[str, Callable[[Tables], Verdict]]
 """Claim id → its rule."""
 
 
+def by_count(held: Sequence[bool]) -> str:
+    """The verdict on a claim of several parts: all of them hold, some, or none."""
+    return HOLDS if all(held) else LIMITED if any(held) else NOT_SHOWN
+
+
 def named(*rules: Callable[[Tables], Verdict]) -> Rules:
     """Rules by claim id: ``_encoded_persists`` is the rule of ``encoded-persists``."""
     return {rule.__name__.strip("_").replace("_", "-"): rule for rule in rules}
@@ -85,6 +92,9 @@ def verdicts(paper: str, rules: Rules, model: str) -> pd.DataFrame:
 def beside(paper: str, model: str) -> pd.DataFrame:
     """Numbers of the paper's text (``data/published/<paper>_text_values.csv``) beside the same quantities of one model.
 
+    In ``where``, ``{model}`` stands for the model, since tables of several judges name each; digits are a number. An
+    optional column ``bounds`` names the two columns that hold the interval, or is empty where there is none.
+
     Returns
     -------
     DataFrame
@@ -95,9 +105,10 @@ def beside(paper: str, model: str) -> pd.DataFrame:
     for value in data.published(f"{paper}_text_values").itertuples():
         row = {"section": value.section, "quantity": value.quantity, "published": value.published}
         try:
-            where = dict(part.split("=") for part in value.where.split(";"))
+            where = {key: _wanted(text, model) for key, text in (part.split("=") for part in value.where.split(";"))}
             found = tables(value.notebook, value.table, **where).iloc[0]
-            row |= {"measured": found[value.column], "95 % interval": _interval(found, value.column)}
+            bounds = getattr(value, "bounds", f"low high {value.column}_low {value.column}_high")
+            row |= {"measured": found[value.column], "95 % interval": _interval(found, bounds)}
             row |= {"by chance": found.get("chance")}
         except MissingTable:
             row |= {"measured": None, "95 % interval": "not run", "by chance": None}
@@ -106,9 +117,14 @@ def beside(paper: str, model: str) -> pd.DataFrame:
     return table if table["by chance"].notna().any() else table.drop(columns="by chance")
 
 
-def _interval(row: pd.Series, column: str) -> str:
-    """The bounds beside a column: ``low`` and ``high``, or ``<column>_low`` and ``<column>_high``; a dash without."""
-    for prefix in ("", f"{column}_"):
-        if row.reindex([f"{prefix}low", f"{prefix}high"]).notna().all():
-            return f"{row[f'{prefix}low']:.2f} to {row[f'{prefix}high']:.2f}"
+def _wanted(text: str, model: str) -> str | int:
+    return int(text) if text.isdigit() else text.replace("{model}", model)
+
+
+def _interval(row: pd.Series, bounds: str | float) -> str:
+    """The first of the pairs of columns that the row has; a dash without."""
+    names = bounds.split() if isinstance(bounds, str) else []
+    for low, high in zip(names[::2], names[1::2], strict=True):
+        if row.reindex([low, high]).notna().all():
+            return f"{row[low]:.2f} to {row[high]:.2f}"
     return "–"

@@ -1,13 +1,10 @@
 """The ΔB paper's claims as rules over ``results/<model>/delta_b/``; see :mod:`biasgeom.claims`."""
 
-from collections.abc import Sequence
-
 import pandas as pd
 
-from biasgeom.claims import HOLDS, LIMITED, NOT_SHOWN, MissingTable, Tables, Verdict, named
+from biasgeom.claims import HOLDS, LEVEL, LIMITED, NOT_SHOWN, MissingTable, Tables, Verdict, by_count, named
 
 SPOKEN = "adjective share"
-LEVEL = 0.05
 LOWEST_AUC = 0.65
 """The smallest AUC that the paper reports."""
 NEAR_CHANCE = 0.1
@@ -15,10 +12,6 @@ RIGHT = 0.8
 REWORDED = 0.05
 SEEDS, SEEDS_LIMIT = 0.05, 0.15
 REGIMES = ("full", "lora")
-
-
-def _by_count(held: Sequence[bool]) -> str:
-    return HOLDS if all(held) else LIMITED if any(held) else NOT_SHOWN
 
 
 def _defined(row: pd.Series, *columns: str) -> None:
@@ -90,7 +83,7 @@ def _ordered(means: pd.DataFrame) -> bool:
 def _below_zero_is_more_bias(tables: Tables) -> Verdict:
     right = tables("05_results", "thresholds", measure=SPOKEN).set_index("regime")["sign rule right"]
     evidence = ", ".join(f"{regime}: right for {share:.0%} of pairs" for regime, share in right.items())
-    return _by_count([share >= RIGHT for share in right]), evidence
+    return by_count([share >= RIGHT for share in right]), evidence
 
 
 def _singles_out_groups(tables: Tables) -> Verdict:
@@ -105,7 +98,7 @@ def _singles_out_groups(tables: Tables) -> Verdict:
         f"{said['difference'][regime]:+.3f}, p = {said['p'][regime]:.2g})"
         for regime, row in found.iterrows()
     )
-    return _by_count([row["difference"] < 0 and row["p"] < LEVEL for _, row in found.iterrows()]), evidence
+    return by_count([row["difference"] < 0 and row["p"] < LEVEL for _, row in found.iterrows()]), evidence
 
 
 def _methods(tables: Tables) -> pd.DataFrame:
@@ -152,7 +145,7 @@ def _weaker_under_lora(tables: Tables) -> Verdict:
         _defined(row, "r")
     size = tables("05_results", "pairs", measure=SPOKEN).groupby("regime")["shift"].apply(lambda s: s.abs().mean())
     evidence = "; ".join(f"{g}: mean |ΔB| {size[g]:.3f}, |r| {abs(found['r'][g]):.2f}" for g in REGIMES)
-    return _by_count([size["lora"] < size["full"], abs(found["r"]["lora"]) < abs(found["r"]["full"])]), evidence
+    return by_count([size["lora"] < size["full"], abs(found["r"]["lora"]) < abs(found["r"]["full"])]), evidence
 
 
 def _neutral_anchors_best(tables: Tables) -> Verdict:
@@ -163,7 +156,7 @@ def _neutral_anchors_best(tables: Tables) -> Verdict:
     if "neutral" not in most.index or len(most) == 1:
         raise MissingTable("neutral anchors and another source are needed")
     held = [most["auc"]["neutral"] >= most["auc"].max(), (most["auc_low"] > 0.5).all()]
-    return _by_count(held), _aucs(most, *most.index) + f", {found['number'].max():.0f} anchors each"
+    return by_count(held), _aucs(most, *most.index) + f", {found['number'].max():.0f} anchors each"
 
 
 def _stable_under_rewording(tables: Tables) -> Verdict:
@@ -174,7 +167,7 @@ def _stable_under_rewording(tables: Tables) -> Verdict:
             _defined(row, "auc")
         stds[kind] = found["auc"].std(ddof=0)
     evidence = ", ".join(f"standard deviation of AUC over {kind} {std:.3f}" for kind, std in stds.items())
-    return _by_count([std <= REWORDED for std in stds.values()]), evidence
+    return by_count([std <= REWORDED for std in stds.values()]), evidence
 
 
 def _mean_pooling_best(tables: Tables) -> Verdict:

@@ -3,11 +3,10 @@
 import pandas as pd
 
 from biasgeom import models
-from biasgeom.claims import HOLDS, LIMITED, NOT_SHOWN, MissingTable, Tables, Verdict, named
+from biasgeom.claims import HOLDS, LEVEL, LIMITED, NOT_SHOWN, MissingTable, Tables, Verdict, named
 from biasgeom.protocol import AFTER, AFTER_1950S, BEFORE
 
 STEREOTYPES = {"nurse": 1, "secretary": 1, "electrician": -1, "butcher": -1}
-LEVEL = 0.05
 MAIN = {"mmlu": "acc", "ifeval": "prompt_level_strict_acc"}
 """The one score of each benchmark that is compared; the harness reports subjects and further metrics too."""
 NEGLIGIBLE_CHANGE, NEGLIGIBLE_RHO = 0.1, 0.2

@@ -12,15 +12,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
-import openai
 from tqdm.auto import tqdm
 
 from biasgeom import cache
+
+if TYPE_CHECKING:  # it takes seconds to load, and most notebooks ask no endpoint
+    import openai
 
 CONNECT_SECONDS = 5.0
 PATIENCE = 5
@@ -190,7 +192,9 @@ def _not_kept(request: dict[str, Any]) -> str:
     raise _Problem("not asked yet")
 
 
-def _client(endpoint: Endpoint) -> openai.OpenAI:
+def _client(endpoint: Endpoint) -> "openai.OpenAI":
+    import openai
+
     key = os.environ.get(endpoint.key_variable, "").strip()
     if not key.isascii() or not key.isprintable() or " " in key:
         raise EndpointError(f"the key in {endpoint.key_variable} has characters that no key has; set it again")
@@ -230,7 +234,9 @@ def _pace(url: str, per_minute: int) -> Callable[[httpx.Request], None]:
     return wait
 
 
-def _fetch(client: openai.OpenAI, endpoint: Endpoint, request: dict[str, Any]) -> str:
+def _fetch(client: "openai.OpenAI", endpoint: Endpoint, request: dict[str, Any]) -> str:
+    import openai
+
     def short(words: object) -> str:
         # Some servers repeat the key they were sent.
         return " ".join(str(words).split()).replace(client.api_key, "[key]")[:WORDS]
@@ -252,7 +258,7 @@ def _fetch(client: openai.OpenAI, endpoint: Endpoint, request: dict[str, Any]) -
         raise (_NoAnswer if again else _Problem)(words) from None
 
 
-def _advice(endpoint: Endpoint, error: openai.APIStatusError) -> str | None:
+def _advice(endpoint: Endpoint, error: "openai.APIStatusError") -> str | None:
     """What to do about an error that every other prompt would meet as well; None if another may fare better."""
     if error.status_code in (401, 403):
         state = "refused" if os.environ.get(endpoint.key_variable) else "missing"

@@ -22,11 +22,8 @@ import xxhash
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from biasgeom import activated, cache, data, embedded, hub
+from biasgeom import activated, adapters, cache, embedded, hub
 from biasgeom.embedded import EMBEDDED, ModelNotAvailable
-
-PLANTED = {"smollm2-135m-planted-judge": ("smollm2-135m-instruct", "judge/planted")}
-"""Name → base model and the folder in ``data/`` of the adapter on it."""
 
 
 @dataclass
@@ -174,13 +171,14 @@ def full_name(name: str, revision: str | None = None, adapter: str | None = None
 
 def require(name: str, *, revision: str | None = None, adapter: str | None = None) -> None:
     """Raise ``ModelNotAvailable`` in seconds if :func:`load` could not find the model; nothing is loaded or kept."""
-    name = PLANTED.get(name, (name,))[0]
+    if name in adapters.PLANTED:
+        name = adapters.planted(name)[0]
     if name in EMBEDDED and not revision:
         embedded.pieces(name)
     else:
         _find(name, revision)
     if adapter:
-        _find_adapter(adapter)
+        adapters.find(adapter)
 
 
 def load(
@@ -214,12 +212,12 @@ def load(
     ValueError
         A dtype that is unknown, or float16 for Gemma 3, whose activations overflow in it.
     """
-    if name in PLANTED:
+    if name in adapters.PLANTED:
         if adapter:
             raise ModelNotAvailable(f"{name} has its adapter already")
-        base, adapter = PLANTED[name][0], str(data.root() / "data" / PLANTED[name][1])
-        lm = load(base, dtype=dtype, device=device, revision=revision, adapter=adapter)
-        lm.name, lm.provenance["adapter"] = name, f"data/{PLANTED[name][1]}"
+        base, folder = adapters.planted(name)
+        lm = load(base, dtype=dtype, device=device, revision=revision, adapter=str(folder))
+        lm.name, lm.provenance["adapter"] = name, f"data/{adapters.PLANTED[name]}"
         return lm
     place, dtype = _place_and_dtype(device, dtype)
     folder, source = _find(name, revision)
@@ -231,7 +229,7 @@ def load(
     model = _read(AutoModelForCausalLM, name, folder, dtype=dtype, use_safetensors=True, device_map=place, **local)
     invocation: list[int] = []
     if adapter:
-        model, source["adapter_commit"] = _with_adapter(model, adapter)
+        model, source["adapter_commit"] = adapters.put_on(model, adapter)
         config = model.active_peft_config
         if activated.is_activated(config):
             # PEFT's wrapper would look for the place a second time, and not find it where keys and values are cached.
@@ -286,33 +284,6 @@ def _find(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
         place, commit = hub.find(name, revision, "config.json")
         return place, {"kind": "hub", "source": name, "commit": commit}
     raise ModelNotAvailable(
-        f"no model named {name!r}. Embedded: {', '.join([*EMBEDDED, *PLANTED])}. Otherwise give a folder in Hugging "
-        "Face format, or a hub id 'organisation/name'."
+        f"no model named {name!r}. Embedded: {', '.join([*EMBEDDED, *adapters.PLANTED])}. Otherwise give a folder in "
+        "Hugging Face format, or a hub id 'organisation/name'."
     )
-
-
-def _find_adapter(adapter: str) -> tuple[str, str | None]:
-    """The folder or hub id of an adapter, and its commit."""
-    place, commit = str(Path(adapter).expanduser()), None
-    if not Path(place).is_dir():
-        if not hub.ID.fullmatch(adapter):
-            raise ModelNotAvailable(f"adapter {adapter}: neither a folder nor a hub id 'organisation/name'")
-        place, commit = hub.find(adapter, None, "adapter_model.safetensors")
-    elif not Path(place, "adapter_model.safetensors").exists():
-        raise ModelNotAvailable(f"adapter {adapter}: holds no adapter_model.safetensors, and nothing else is read")
-    return place, commit
-
-
-def _with_adapter(model: PreTrainedModel, adapter: str) -> tuple[nn.Module, str | None]:
-    from peft import PeftConfig, PeftModel
-
-    place, commit = _find_adapter(adapter)
-    try:
-        config = PeftConfig.from_pretrained(place)
-    except (OSError, ValueError) as error:
-        raise ModelNotAvailable(f"adapter {adapter}: could not be read: {error}") from error
-    if config.is_prompt_learning:
-        raise ModelNotAvailable(
-            f"adapter {adapter}: {config.peft_type} edits the prompt, not the weights; not supported"
-        )
-    return PeftModel.from_pretrained(model, place, is_trainable=False), commit

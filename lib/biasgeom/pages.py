@@ -9,10 +9,10 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
-from biasgeom import claims, claims_delta_b, claims_gender, data, results, run
+from biasgeom import claims, claims_delta_b, claims_gender, claims_judge, data, results, run
 from biasgeom.markdown import escaped, table
 
-CHAPTERS = {"gender": claims_gender.RULES, "delta_b": claims_delta_b.RULES}
+CHAPTERS = {"gender": claims_gender.RULES, "delta_b": claims_delta_b.RULES, "judge": claims_judge.RULES}
 """The chapters that are built, with the rules of their claims."""
 
 
@@ -89,10 +89,10 @@ def _beside(paper: str, model: str) -> str:
     """Numbers that a paper prints beside the same quantities in this run's tables."""
     found = claims.beside(paper, model)
     shown = found.assign(where=[f"{{numref}}`{label}`" for label in found["label"]]).drop(columns="label")
-    return table(shown, name=f"tab-{_dashed(paper)}-beside", caption=BESIDE, markup=("where",), digits=2)
+    return table(shown, name=f"tab-{_dashed(paper)}-beside", caption=BESIDE, markup=("where",))
 
 
-BESIDE = "Published numbers (Llama-3.1-8B-Instruct) beside those of the model of this book. Not a replication."
+BESIDE = "Published numbers (the paper's Llama-3.1-8B) beside those of the model of this book. Not a replication."
 
 
 def _version(info: dict) -> str:
