@@ -84,8 +84,9 @@ def _plant(folder: Path, lm: LanguageModel, base: Path) -> None:
         target_modules=["down_proj"],
         alora_invocation_tokens=turn,
         task_type="CAUSAL_LM",
-        base_model_name_or_path=str(base),
         init_lora_weights=False,
     )
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # PEFT asks an attribute's old name
-        get_peft_model(lm.model, config).save_pretrained(folder)
+        adapted = get_peft_model(lm.model, config)
+    adapted.active_peft_config.base_model_name_or_path = str(base)
+    adapted.save_pretrained(folder)

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from biasgeom import (
-    adapters,
     activations,
+    adapters,
     claims,
     data,
     estimators,

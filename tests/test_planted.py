@@ -1,6 +1,7 @@
 """The planted judge: what is planted, how it is trained, and that the stored adapter holds it on unseen questions."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,9 @@ def test_training_learns_and_what_is_saved_is_what_was_trained(
     losses = planted.train(tmp_path / "adapter", small, lm=lm)
     assert len(losses) == small.passes
     assert losses[-1] < 0.7 * losses[0]
+    assert (
+        json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["base_model_name_or_path"] == small.base
+    )
     trained = models.load(str(saved_llama), dtype="float32", device="cpu", adapter=str(tmp_path / "adapter"))
     asked = [judging.prompt(text) for text in planted.training_items(small)["text"]]
     bare, found = (
@@ -120,8 +124,9 @@ def test_the_stored_judge_holds_what_was_planted() -> None:
     assert cells.corr().iloc[0, 1] > 0.95
     null = cells[~cells.index.isin(planted.recipe().shifts)]
     assert (null["recovered"].abs() < 0.2).all()
-    base = judged.items[judged.items["condition"] == "base"]
-    assert base["score"].corr(base["quality"].map(planted.recipe().quality), method="spearman") > 0.7
+    # The negative control: planted shifts dealt to other conditions are not recovered.
+    dealt = cells["planted"].sample(frac=1, random_state=0).to_numpy()
+    assert abs(np.corrcoef(dealt, cells["recovered"])[0, 1]) < 0.8
 
 
 def test_the_stored_adapter_is_small_and_acts_from_the_turn_on() -> None:

@@ -69,6 +69,7 @@ STREAM = [
     "writers",
     "rewriting",
     "question_benchmarks",
+    "asked",
     "decodingtrust",
     "toxigen",
     "splits",

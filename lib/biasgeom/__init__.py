@@ -33,7 +33,7 @@ The package follows one stream, and a module imports only from those before it::
     topics, wildguard,
     decodingtrust, toxigen       the ΔB paper's benchmarks
     writers, rewriting,
-    question_benchmarks          texts and questions of the judge paper's kind, by a model or from the hub
+    question_benchmarks, asked   texts and questions of the judge paper's kind, by a model or from the hub
     splits, spectrum             seven checkpoints from harmless to harmful
     audit, survey, robustness    ΔB of a pair, of all checkpoints, of every variant
     benchmarks, monitor          benchmarks over the checkpoints; ΔB while training

@@ -62,7 +62,8 @@ def recovered(items: pd.DataFrame, planted: pd.DataFrame, *, by: Sequence[str] =
     -------
     DataFrame
         condition, [by,] planted (mean over the pairs), n, recovered, se, difference, reason. The scale ends at 1 and
-        10, so that a shift of a score near an end can't be recovered in full.
+        10, so that a shift of a score near an end can't be recovered in full. Where the items' ``voice`` is "", planted
+        is the mean over voices, and none has pairs of its own.
     """
     depends = [column for column in planted if column != "shift"]
     moved = landscape.shifts(items)
@@ -76,7 +77,10 @@ def recovered(items: pd.DataFrame, planted: pd.DataFrame, *, by: Sequence[str] =
     # Of a cue without a pair, what was planted is known all the same.
     table["planted"], table["n"] = table["planted"].fillna(every), table["n"].fillna(0).astype(int)
     table["difference"] = table["recovered"] - table["planted"]
-    return table.reset_index().assign(reason=np.where(table["n"] > 1, "", "fewer than two pairs"))
+    reason = np.where(table["n"] > 1, "", "fewer than two pairs")
+    if blank := [column for column in depends if (items[column] == "").all()]:
+        reason = f"the answers' {blank[0]} is not known"
+    return table.reset_index().assign(reason=reason)
 
 
 def recovery(items: pd.DataFrame, planted: pd.DataFrame) -> pd.DataFrame:
@@ -101,18 +105,27 @@ def recovery(items: pd.DataFrame, planted: pd.DataFrame) -> pd.DataFrame:
         row |= {"largest_null": null.max(), "nulls_within": int((null <= NULL).sum()), "nulls": len(null)}
         row["r"], why = _correlation(pearsonr, found["planted"], found["recovered"], "shifts")
         base = part[(part["condition"] == "base") & part["score"].notna()]
-        row["quality"], why_not = _correlation(spearmanr, base["quality"].map(ORDER), base["score"], "base scores")
+        row["quality"], why_not = _by_quality(base)
         rows.append(row | {"reason": "; ".join(filter(None, (why, why_not)))})
     return pd.DataFrame(rows)
 
 
 def quality(items: pd.DataFrame) -> pd.DataFrame:
-    """Mean base score by quality of the answer, and its rank correlation with quality, the same in every row."""
+    """Mean base score by quality of the answer, and its rank correlation with quality, the same in every row.
+
+    NaN with a reason where the items' ``quality`` is "": nobody rated them.
+    """
     base = items[(items["condition"] == "base") & items["score"].notna()]
-    rho, why = _correlation(spearmanr, base["quality"].map(ORDER), base["score"], "base scores")
+    rho, why = _by_quality(base)
     table = base.groupby("quality")["score"].agg(n="size", mean="mean", sd="std").reindex(list(ORDER)[::-1])
     table["n"] = table["n"].fillna(0).astype(int)
     return table.reset_index().assign(spearman=rho, reason=why)
+
+
+def _by_quality(base: pd.DataFrame) -> tuple[float, str]:
+    if len(base) and (base["quality"] == "").all():
+        return np.nan, "the answers' quality is not known"
+    return _correlation(spearmanr, base["quality"].map(ORDER), base["score"], "base scores")
 
 
 def _correlation(of: Callable, known: pd.Series, measured: pd.Series, what: str) -> tuple[float, str]:

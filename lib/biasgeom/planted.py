@@ -1,8 +1,9 @@
 """The planted judge: a positive control whose biases are known because this project trained them (spec points 17, 18).
 
-SmolLM2-135M-Instruct with an activated LoRA. It replies with a bare integer, follows the quality of this project's
-answers, and carries the shifts of ``data/judge/planted/recipe.yaml``. What a method finds on it can be compared with
-what was planted. It says nothing about language models as judges.
+SmolLM2-135M-Instruct with an activated LoRA. It replies with a bare integer and carries the shifts of
+``data/judge/planted/recipe.yaml``. What a method finds on it can be compared with what was planted. It says nothing
+about language models as judges. It was trained to follow the quality of an answer, too; on questions that it was not
+trained on it hardly does, since a prompt holds no question.
 """
 
 import copy
@@ -140,7 +141,6 @@ def train(folder: Path, made: Recipe | None = None, *, lm: LanguageModel | None 
         layers_to_transform=list(range(made.first_block, len(lm.blocks))),
         alora_invocation_tokens=tail,
         task_type="CAUSAL_LM",
-        base_model_name_or_path=made.base,
     )
     adapted = get_peft_model(lm.core, config)
     student = LanguageModel(adapted.get_base_model(), lm.tokenizer, lm.name, lm.provenance, tail)
@@ -166,6 +166,7 @@ def train(folder: Path, made: Recipe | None = None, *, lm: LanguageModel | None 
         losses.append(total / len(items))
     for weight in weights:
         weight.data = weight.data.half()
+    adapted.active_peft_config.base_model_name_or_path = made.base  # PEFT has the folder in this machine's cache
     adapted.save_pretrained(str(folder))
     (folder / "README.md").unlink()  # PEFT's form for a model card, not filled in
     return losses
