@@ -130,7 +130,10 @@ def train(folder: Path, made: Recipe | None = None, *, lm: LanguageModel | None 
     bodies = [ids[: -len(tail)] for ids in encoded]
     # While nothing is trained: what the prompts leave in the cache is the frozen model's, in every pass.
     with torch.no_grad():
-        read = [(rows, _half(batch)) for rows, batch in readouts.prompts_read(lm, bodies, budget=made.batch * 128)]
+        read = [
+            (rows, _half(batch))
+            for rows, batch in readouts.prompts_read(lm, bodies, budget=made.batch * 128, together=1)
+        ]
     torch.manual_seed(made.seed)
     config = LoraConfig(
         r=made.rank,
