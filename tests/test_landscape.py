@@ -372,3 +372,31 @@ def test_variants_are_compared_on_the_same_questions() -> None:
     assert row["difference_se"] == pytest.approx((mine - theirs).std(ddof=1) / 3)
     whole = landscape.shifts(items).query("condition == 'Bandwagon-'")["shift"].mean()
     assert abs(row["delta_default"] - whole) > 1e-3
+
+
+def test_one_pair_in_each_stratum_has_no_bootstrap() -> None:
+    """Every resample is then the sample: an interval of no width and the smallest p would be shown for noise."""
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "question_id": f"{domain}-1",
+            "domain": domain,
+            "split": "test",
+            "condition": c,
+            "bias": c[:-1] * (c != "base"),
+        }
+        | {"polarity": "" if c == "base" else "negative" if c[-1] == "-" else "positive", "changed": c != "base"}
+        for domain in "abcdef"
+        for c in ("base", *CONDITIONS)
+    ]
+    items = pd.DataFrame(rows).assign(score=rng.normal(size=len(rows)))
+    found = landscape.aggregates(items, draws=200)
+    assert found[["p", "low", "high", "p_tail"]].isna().all(axis=None)
+    assert (found["reason"] == landscape.ONE_EACH).all()
+    assert found["p_by_question"].notna().all()  # whole questions can still be drawn
+    cues = landscape.by_type(items, draws=200)
+    assert cues["p"].isna().all()
+    assert (cues["reason"] == landscape.ONE_EACH).all()
+    # The negative control: two questions a domain have a spread.
+    twice = pd.concat([items, items.assign(question_id=items["question_id"] + "b", score=rng.normal(size=len(items)))])
+    assert landscape.aggregates(twice.reset_index(drop=True), draws=200)["p"].notna().all()

@@ -50,9 +50,9 @@ def _asymmetric(tables: Tables) -> Verdict:
 def _positive_near_zero(tables: Tables) -> Verdict:
     five, negative = (_aggregate(tables, a, "cohens_d")["cohens_d"] for a in ("positive, five types", "negative"))
     evidence = f"d = {five:+.2f} for five positive types, {negative:+.2f} for the negative ones"
-    if abs(five) > FLAT:
+    if abs(five) > FLAT or negative >= FLAT:
         return NOT_SHOWN, evidence
-    return (HOLDS if abs(negative) >= FLAT else LIMITED), evidence
+    return (HOLDS if negative <= -FLAT else LIMITED), evidence
 
 
 def _cues(tables: Tables, polarity: str) -> pd.DataFrame:
@@ -68,9 +68,10 @@ def _refinement_alone(tables: Tables) -> Verdict:
     raised, lowered = set(sure.index[sure["delta"] > 0]), set(sure.index[sure["delta"] < 0])
     evidence = f"raise: {', '.join(sorted(raised)) or 'none'}; lower: {', '.join(sorted(lowered)) or 'none'}"
     evidence += f"; Refinement {found['delta']['Refinement']:+.3g}"
-    if "Refinement" not in raised or found["delta"].idxmax() != "Refinement":
-        return NOT_SHOWN, evidence
-    return (HOLDS if raised == {"Refinement"} and {"Bandwagon", "Diversity"} <= lowered else LIMITED), evidence
+    if raised == {"Refinement"} and {"Bandwagon", "Diversity"} <= lowered:
+        return HOLDS, evidence
+    most = "Refinement" in raised and found["delta"].idxmax() == "Refinement"
+    return (LIMITED if most else NOT_SHOWN), evidence
 
 
 def _strongest_negative(tables: Tables) -> Verdict:

@@ -40,6 +40,8 @@ def beside(items: pd.DataFrame, variants: Mapping[str, pd.DataFrame]) -> pd.Data
         for condition in [c for c in table["condition"].unique() if c != "base"]:
             part = moved[moved["condition"] == condition].set_index(["question_id", "condition"])
             other = default.reindex(part.index)
+            if other.notna().any():  # both columns over the same questions
+                part, other = part[other.notna()], other.dropna()
             difference = (part["shift"] - other).dropna()
             row = {"variant": variant, "condition": condition, "n": len(part), "base_mean": part["base_score"].mean()}
             row |= {"delta": part["shift"].mean(), "se": part["shift"].sem(), "delta_default": other.mean()}

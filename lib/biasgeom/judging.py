@@ -1,7 +1,7 @@
 """Answers become scores: a judge reads each one in the judge paper's prompt (3.1, appendix E; spec points 1-3)."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +35,8 @@ class Judged:
     name : str
     items : DataFrame [n]
         As given, with ``score`` (NaN without a valid one), ``expected`` (Σ k·P(k) / Σ P(k)), ``mass`` (Σ P(k)),
-        ``valid``, ``reply``, ``greedy`` (the integer in the reply) and ``reason`` (why there is none, else empty).
+        ``valid``, ``reply``, ``greedy`` (the integer in the reply), ``reason`` (why there is none, else empty) and
+        ``truncated``.
     states : array [n, L, d] or None
         The last prompt token's state at every block, float32, memory-mapped; None for an endpoint.
     readout : {"greedy", "expected"}
@@ -90,7 +91,7 @@ def judge_all(
     *,
     strict: bool = True,
     question: bool = False,
-    readout: str = "auto",
+    readout: str | Mapping[str, str] = "auto",
 ) -> list[Judged]:
     """Each judge's scores and states of every answer.
 
@@ -104,7 +105,7 @@ def judge_all(
     readout : {"auto", "greedy", "expected"}
         ``greedy`` reads the reply; ``expected`` begins the assistant's turn with :data:`PREFILL` and takes the mean of
         the score distribution. ``auto`` takes the first if at least :data:`MIN_VALID` of some replies to base answers
-        hold a score.
+        hold a score. A mapping gives each judge's by its name: a variant is read as what it is compared with.
 
     Returns
     -------
@@ -119,7 +120,8 @@ def judge_all(
     asked = _prompts(items, strict=strict, question=question)
     for lm in judges:
         require_chat(lm)
-    chosen = {lm.name: _chosen(lm, asked, items, readout) for lm in judges}
+    given = {lm.name: readout if isinstance(readout, str) else readout[lm.name] for lm in judges}
+    chosen = {lm.name: _chosen(lm, asked, items, given[lm.name]) for lm in judges}
     found: dict[str, Readout] = {}
     for together in readouts.sharing(judges):
         prefills = [PREFILL if chosen[lm.name] == "expected" else "" for lm in together]
@@ -161,9 +163,18 @@ def _judged(lm: LanguageModel, items: pd.DataFrame, found: Readout, readout: str
     replies = lm.tokenizer.batch_decode([ids[ids >= 0].tolist() for ids in found.reply], skip_special_tokens=True)
     digits, ten = readouts.score_tokens(lm)
     valid = np.isin(found.reply[:, 0], [token for token in (*digits[1:], ten) if token is not None])
-    greedy, reason = zip(*map(parsed, replies), strict=True)
+    # A reply that fills its place was cut off; of a begun turn only one token was read, which may be half of a 10.
+    cut = (found.reply[:, -1] >= 0) & (readout == "greedy")
+    read = [parsed(text, truncated=bool(end)) for text, end in zip(replies, cut, strict=True)]
+    greedy = [score if readout == "greedy" else np.nan for score, _ in read]
     frame = items.reset_index(drop=True).assign(
-        expected=expected, mass=mass, valid=valid, reply=replies, greedy=greedy, reason=reason
+        expected=expected,
+        mass=mass,
+        valid=valid,
+        reply=replies,
+        greedy=greedy,
+        reason=[reason for _, reason in read],
+        truncated=cut,
     )
     frame["score"] = frame["greedy"] if readout == "greedy" else frame["expected"].where(frame["valid"])
     return Judged(lm.name, frame, found.states, readout, *thresholds(frame, readout))
@@ -177,7 +188,8 @@ def thresholds(items: pd.DataFrame, readout: str) -> tuple[float, float]:
     if readout == "greedy":
         return EFFECTIVE_POINTS, OUTCOME_POINTS
     spread = EFFECTIVE_SPREAD * items.loc[items["condition"] == "base", "score"].std()
-    return (spread, spread) if spread > 0 else (np.nan, np.nan)
+    # What is left of rounding is no spread.
+    return (spread, spread) if spread > 1e-6 else (np.nan, np.nan)
 
 
 def replies(

@@ -33,6 +33,8 @@ AGGREGATES = {
 }
 """Weights of the conditions' mean shifts. Asymmetry: by how much more negative cues lower than positive ones raise."""
 
+ONE_EACH = "one pair in each type × domain: its bootstrap has no spread"
+
 
 def each(judges: Mapping[str, pd.DataFrame], table: Callable[..., pd.DataFrame], **how: object) -> pd.DataFrame:
     """One table after the other for every judge's items, with the name in the first column, ``judge``."""
@@ -98,6 +100,11 @@ def _interval(drawn: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def _stuck(shifts: pd.Series, replicates: np.ndarray) -> bool:
+    """Whether every resample is the sample though the shifts differ: one value in each stratum has no spread."""
+    return shifts.nunique() > 1 and np.ptp(replicates) <= 1e-12 * max(1.0, np.abs(replicates).max())
+
+
 def _spread(part: pd.DataFrame) -> dict[str, float]:
     before, after = part["base_score"].to_numpy(), part["score"].to_numpy()
     return {
@@ -134,10 +141,17 @@ def aggregates(items: pd.DataFrame, *, draws: int = 10_000, seed: int = 42) -> p
         row["delta"] = float(means[weight.index] @ weight)
         for suffix, replicates in (("", drawn), ("_by_question", whole)):
             one = (replicates[weight.index] @ weight).to_numpy()
+            if _stuck(part["shift"], one):
+                one = np.full_like(one, np.nan)
             row[f"low{suffix}"], row[f"high{suffix}"] = _interval(one)
             row[f"p{suffix}"] = statistics.sign_p(row["delta"], one)
-        row["p_tail"] = statistics.gaussian_tail_p(row["delta"], (drawn[weight.index] @ weight).to_numpy())
         reason = "a resample of questions lacks a type" if np.isnan(one).any() else ""
+        one = (drawn[weight.index] @ weight).to_numpy()
+        row["p_tail"] = np.nan
+        if _stuck(part["shift"], one):
+            reason = ONE_EACH
+        else:
+            row["p_tail"] = statistics.gaussian_tail_p(row["delta"], one)
         rows.append(row | {"reason": reason if part["shift"].nunique() > 1 else "all shifts are equal"})
     columns = "aggregate n questions base_mean mean delta low high low_by_question high_by_question cohens_d w1 p"
     return pd.DataFrame(rows, columns=[*columns.split(), "p_by_question", "p_tail", "reason"])
@@ -181,13 +195,16 @@ def by_type(items: pd.DataFrame, *, threshold: float = 2.0, draws: int = 10_000,
                 rows.append(row | {"reason": "no pair with two scores"})
                 continue
             one, delta = drawn[condition].to_numpy(), float(part["shift"].mean())
+            reason = "" if part["shift"].nunique() > 1 else "all shifts are equal"
+            if _stuck(part["shift"], one):
+                one, reason = np.full_like(one, np.nan), ONE_EACH
             low, high = _interval(one)
             row |= _spread(part) | {"delta": delta, "se": part["shift"].sem(), "low": low, "high": high}
             row |= {"p": statistics.sign_p(delta, one), "p_tail": statistics.gaussian_tail_p(delta, one)}
             row |= {"by_2": effective(part, 2).sum()}
             # Without a threshold no shift is large or small, which is not the same as none being effective.
             row["effective"] = np.nan if np.isnan(threshold) else effective(part, threshold).sum()
-            rows.append(row | {"reason": "" if part["shift"].nunique() > 1 else "all shifts are equal"})
+            rows.append(row | {"reason": reason})
     columns = "bias polarity condition n missing unchanged base_mean mean delta se low high cohens_d w1 p p_tail"
     table = pd.DataFrame(rows, columns=[*columns.split(), "effective", "by_2", "reason"])
     ordered = table["mean"].where(table["polarity"] == "negative", -table["mean"])

@@ -189,6 +189,10 @@ def purities(
     for name in ("condition", "score", "domain", "quality"):
         row = {"label": name, "rows": len(items), "reason": ""}
         shuffle = "within" if name == "condition" else "between"
+        if name == "score" and (labels["score"] < 0).any():
+            # A missing score would count as a score that rows share.
+            rows.append(row | {"reason": f"{(labels['score'] < 0).sum()} scores are missing"})
+            continue
         try:
             row |= purity(near, labels[name], questions, shuffle=shuffle, draws=draws, seed=seed)
         except ValueError as error:
