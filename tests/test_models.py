@@ -18,6 +18,7 @@ from biasgeom.models import LanguageModel
 from loopback import TOKEN, Answering, point_to, started
 from peft import PromptTuningConfig, get_peft_model
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from transformers import BloomConfig, BloomForCausalLM
 
 # PEFT asks transformers for an attribute by its old name.
@@ -460,3 +461,38 @@ def test_a_full_disk_while_dequantising_says_so_and_leaves_nothing(
     with pytest.raises(embedded.ModelNotAvailable, match=r"could not be de-quantised .* BIASGEOM_CACHE"):
         models.load("smollm2-135m-instruct")
     assert not [path for path in (tmp_path / "small" / "models").rglob("*") if path.is_file()]
+
+
+def _without(folder: Path, file: str, part: str) -> None:
+    """Take the tensors whose name holds ``part`` out of a safetensors file."""
+    held = load_file(folder / file)
+    kept = {name: tensor for name, tensor in held.items() if part not in name}
+    assert len(kept) < len(held)
+    save_file(kept, folder / file, metadata={"format": "pt"})
+
+
+def test_a_folder_that_lacks_weights_is_refused(saved_llama: Path) -> None:
+    """transformers draws what is missing at random, anew at each load."""
+    _without(saved_llama, "model.safetensors", "layers.2.mlp")
+    with pytest.raises(ModelNotAvailable, match=r"differ in 3 weights, such as model\.layers\.2\.mlp"):
+        models.load(str(saved_llama), device="cpu")
+
+
+def test_a_folder_with_more_blocks_than_it_says_is_refused(saved_llama: Path) -> None:
+    config = json.loads((saved_llama / "config.json").read_text())
+    (saved_llama / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+    with pytest.raises(ModelNotAvailable, match=r"differ in 9 weights, such as model\.layers\.3"):
+        models.load(str(saved_llama), device="cpu")
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_an_adapter_that_lacks_tensors_is_refused(saved_llama: Path, tmp_path: Path, build: Callable) -> None:
+    """PEFT only warns: the model would be audited as one that was never fine-tuned."""
+    build("llama-lora").model.save_pretrained(tmp_path / "adapter")
+    models.load(str(saved_llama), device="cpu", adapter=str(tmp_path / "adapter"))
+    _without(tmp_path / "adapter", "adapter_model.safetensors", "layers.1")
+    with pytest.raises(ModelNotAvailable, match="lacks 4 of its tensors"):
+        models.load(str(saved_llama), device="cpu", adapter=str(tmp_path / "adapter"))
+    (tmp_path / "adapter" / "adapter_model.safetensors").write_bytes(b"1234")
+    with pytest.raises(ModelNotAvailable, match="could not be read"):
+        models.load(str(saved_llama), device="cpu", adapter=str(tmp_path / "adapter"))

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from safetensors import SafetensorError
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -37,17 +38,29 @@ def put_on(model: PreTrainedModel, adapter: str) -> tuple[nn.Module, str | None]
     Raises
     ------
     ModelNotAvailable
-        An adapter that can't be found or read, or one that edits the prompt.
+        An adapter that can't be found or read, that doesn't fit the model or lacks tensors, or that edits the prompt.
     """
-    from peft import PeftConfig, PeftModel
+    from peft import PeftConfig, PeftModel, get_peft_model_state_dict
+    from peft.utils import load_peft_weights
 
     place, commit = find(adapter)
     try:
         config = PeftConfig.from_pretrained(place)
-    except (OSError, ValueError) as error:
-        raise ModelNotAvailable(f"adapter {adapter}: could not be read: {error}") from error
+        held = set(load_peft_weights(place, device="cpu"))
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise ModelNotAvailable(f"adapter {adapter}: could not be read: {error}; download or save it again") from error
     if config.is_prompt_learning:
         raise ModelNotAvailable(
             f"adapter {adapter}: {config.peft_type} edits the prompt, not the weights; not supported"
         )
-    return PeftModel.from_pretrained(model, place, is_trainable=False), commit
+    try:
+        made = PeftModel.from_pretrained(model, place, is_trainable=False)
+    except (RuntimeError, ValueError) as error:
+        raise ModelNotAvailable(f"adapter {adapter}: does not fit the model: {error}") from error
+    # PEFT only warns, and leaves what is missing as if it had never been trained: an audit would then find no shift.
+    if lone := sorted(set(get_peft_model_state_dict(made, save_embedding_layers=False)) - held):
+        raise ModelNotAvailable(
+            f"adapter {adapter}: its file lacks {len(lone)} of its tensors, such as {lone[0]}; download or save it "
+            "again"
+        )
+    return made, commit

@@ -13,12 +13,14 @@ Only safetensors are read and no code from a model repository is run.
 """
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import xxhash
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -226,7 +228,9 @@ def load(
     if dtype is torch.float16 and config.model_type.startswith("gemma3"):
         raise ValueError(f"{name}: Gemma 3 overflows in float16; use dtype='bfloat16' or 'float32'")
     tokenizer = _read(AutoTokenizer, name, folder, **local)
-    model = _read(AutoModelForCausalLM, name, folder, dtype=dtype, use_safetensors=True, device_map=place, **local)
+    how = {"dtype": dtype, "use_safetensors": True, "device_map": place, "output_loading_info": True, **local}
+    model, report = _read(AutoModelForCausalLM, name, folder, **how)
+    _require_whole(name, report)
     invocation: list[int] = []
     if adapter:
         model, source["adapter_commit"] = adapters.put_on(model, adapter)
@@ -241,10 +245,21 @@ def load(
     return lm
 
 
+def _require_whole(name: str, report: dict[str, Any]) -> None:
+    """Refuse files that lack weights, which would be drawn at random, or hold blocks that the configuration lacks."""
+    of_block = re.compile(r"^(?!.*vision).*\.(layers|h)\.\d+\.")
+    dropped = [key for key in report["unexpected_keys"] if of_block.match(key)]
+    if lone := sorted([*map(str, report["missing_keys"]), *dropped]):
+        raise ModelNotAvailable(
+            f"{name}: its files and its configuration differ in {len(lone)} weights, such as {lone[0]}; download or "
+            "save it again"
+        )
+
+
 def _read(kind: Any, name: str, folder: str, **options: Any) -> Any:
     try:
         return kind.from_pretrained(folder, trust_remote_code=False, **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ModelNotAvailable(
             f"{name}: could not be read as a causal language model in safetensors: {error}"
         ) from error

@@ -9,9 +9,11 @@ A notebook states its parameters in the cell tagged ``parameters``, one a line::
 The annotation is the type, the comment the help text; ``choices:`` and ``at least`` say what is allowed.
 """
 
+import contextlib
 import difflib
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,7 @@ from typing import Any
 import papermill
 import yaml
 
-from biasgeom import data
+from biasgeom import cache, data
 
 TYPES = {"str": str, "int": int, "float": (int, float), "bool": bool, "list": list}
 
@@ -98,7 +100,8 @@ def check(notebook: Path, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _typed(notebook: Path, parameter: Parameter, value: Any) -> Any:
     if isinstance(value, str) and parameter.type != "str":
-        value = yaml.safe_load(value)
+        with contextlib.suppress(yaml.YAMLError):  # refused below as the text that it is
+            value = yaml.safe_load(value)
     wanted = TYPES[parameter.type]
     # bool is a kind of int in Python, but "draws: true" is a slip.
     if not isinstance(value, wanted) or (isinstance(value, bool) and parameter.type != "bool"):
@@ -149,6 +152,8 @@ def execute(notebook: Path, output: Path, values: Mapping[str, Any]) -> None:
         A cell raised. The outputs up to it stay in ``_build/unfinished/``, also after Ctrl-C.
     """
     checked = check(notebook, values)
+    if output.is_dir():
+        raise ParameterError(f"{output} is a folder; name the notebook's file")
     unfinished = data.root() / "_build" / "unfinished" / f"{output.stem}-{os.getpid()}.ipynb"
     unfinished.parent.mkdir(parents=True, exist_ok=True)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -167,4 +172,6 @@ def execute(notebook: Path, output: Path, values: Mapping[str, Any]) -> None:
             f"{notebook.name} failed in cell {error.exec_count}: {error.ename}: {error.evalue}\n"
             f"Its outputs up to there are in {unfinished}"
         ) from error
-    os.replace(unfinished, output)
+    # Not a rename: the output may be on another file system.
+    with cache.atomic(output) as scratch:
+        shutil.move(unfinished, scratch)
