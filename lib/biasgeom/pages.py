@@ -129,6 +129,7 @@ def build(model: str, notebooks: list[str]) -> Path:
         rendered all the same, since links to the others lead nowhere.
     """
     root = data.root()
+    (root / "_build").mkdir(exist_ok=True)
     html = root / "_build" / "html"
     generate(model, notebooks, root / "results" / "pages")
     contents(model, notebooks, root / "_build" / "_toc.yml")
