@@ -116,7 +116,7 @@ def test_the_stored_judge_holds_what_was_planted() -> None:
     them), so the bound here only keeps it from getting worse.
     """
     lm = models.load("smollm2-135m-planted-judge", dtype="float32", device="cpu")
-    asked = questions.load(number=60)
+    asked = questions.load(number=24)
     asked = asked[asked["split"] == "test"]
     judged = judging.judge_all([lm], perturbations.conditions(asked))[0]
     assert judged.readout == "greedy"
