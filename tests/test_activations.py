@@ -273,7 +273,9 @@ def test_source_digest_covers_the_code(llama: LanguageModel, monkeypatch: pytest
 
     monkeypatch.setattr(cache, "source_digest", note)
     activations.last_token_states(llama, ["A nurse."])
-    assert set(asked) == {f"biasgeom.{name}" for name in ("models", "prompts", "layout", "hooks", "activations")}
+    assert set(asked) == {
+        f"biasgeom.{name}" for name in ("models", "activated", "prompts", "layout", "hooks", "activations")
+    }
 
 
 def test_an_edit_is_never_answered_from_the_plain_cache(llama: LanguageModel, sentences: list[str]) -> None:
