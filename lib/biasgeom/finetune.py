@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel, TrainerCallback
 
-from biasgeom import cache, hooks, models
+from biasgeom import adapters, cache, hooks, models
 from biasgeom.models import LanguageModel
 
 IGNORED = -100
@@ -138,10 +138,8 @@ def with_adapter(lm: LanguageModel, folder: Path, *, name: str) -> LanguageModel
     name : str
         The result is called ``<lm.name>+<name>``; its provenance names the adapter by digest.
     """
-    from peft import PeftModel
-
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # PEFT asks an attribute's old name
-        model = PeftModel.from_pretrained(_copy(lm), folder, is_trainable=False)
+        model, _ = adapters.put_on(_copy(lm), str(folder))
     model.eval().requires_grad_(False)
     model.config.use_cache = True
     return LanguageModel(model, lm.tokenizer, f"{lm.name}+{name}", {**lm.provenance, "adapter": folder.name})

@@ -19,7 +19,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from biasgeom import recall
 from biasgeom.models import LanguageModel
-from biasgeom.prompts import batches, encode, pad, token_budget
+from biasgeom.prompts import batches, encode, pad, shared_beginning, token_budget
 
 CPU_ROWS = 84
 """Prompts a batch while sampling on a CPU: a token costs half of what it costs in batches of 16."""
@@ -236,10 +236,8 @@ def next_token_probabilities(
 def _next_token_probabilities(
     lm: LanguageModel, encoded: list[list[int]], columns: list[int] | None, budget: int | None
 ) -> np.ndarray:
-    # What all texts begin with, an instruction, is read once. Not the last token of a text: it has to be in the batch.
-    first, last = min(encoded), max(encoded)  # in lexical order, so what these two share, all do
-    differ = (place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
-    shared = min(next(differ, len(first)), min(map(len, encoded)) - 1)
+    # What all texts begin with, an instruction, is read once.
+    shared = shared_beginning(encoded)
     shared = shared if shared >= SHARED and len(encoded) > 1 else 0
     prefix = torch.tensor([encoded[0][:shared]], device=lm.device)
     past = lm.model(prefix, attention_mask=torch.ones_like(prefix)).past_key_values if shared else None

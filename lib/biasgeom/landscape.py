@@ -100,9 +100,10 @@ def _interval(drawn: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _stuck(shifts: pd.Series, replicates: np.ndarray) -> bool:
-    """Whether every resample is the sample though the shifts differ: one value in each stratum has no spread."""
-    return shifts.nunique() > 1 and np.ptp(replicates) <= 1e-12 * max(1.0, np.abs(replicates).max())
+def _with_spread(shifts: pd.Series, replicates: np.ndarray) -> np.ndarray:
+    """The replicates, or NaN where every resample is the sample though the shifts differ: one value in each stratum."""
+    stuck = shifts.nunique() > 1 and np.ptp(replicates) <= 1e-12 * max(1.0, np.abs(replicates).max())
+    return np.full_like(replicates, np.nan) if stuck else replicates
 
 
 def _spread(part: pd.DataFrame) -> dict[str, float]:
@@ -139,19 +140,15 @@ def aggregates(items: pd.DataFrame, *, draws: int = 10_000, seed: int = 42) -> p
             row |= _spread(part)
         weight = pd.Series(weights)
         row["delta"] = float(means[weight.index] @ weight)
-        for suffix, replicates in (("", drawn), ("_by_question", whole)):
-            one = (replicates[weight.index] @ weight).to_numpy()
-            if _stuck(part["shift"], one):
-                one = np.full_like(one, np.nan)
+        paper, by_question = (
+            _with_spread(part["shift"], (replicates[weight.index] @ weight).to_numpy()) for replicates in (drawn, whole)
+        )
+        for suffix, one in (("", paper), ("_by_question", by_question)):
             row[f"low{suffix}"], row[f"high{suffix}"] = _interval(one)
             row[f"p{suffix}"] = statistics.sign_p(row["delta"], one)
-        reason = "a resample of questions lacks a type" if np.isnan(one).any() else ""
-        one = (drawn[weight.index] @ weight).to_numpy()
-        row["p_tail"] = np.nan
-        if _stuck(part["shift"], one):
-            reason = ONE_EACH
-        else:
-            row["p_tail"] = statistics.gaussian_tail_p(row["delta"], one)
+        row["p_tail"] = statistics.gaussian_tail_p(row["delta"], paper)
+        reason = "a resample of questions lacks a type" if np.isnan(by_question).any() else ""
+        reason = ONE_EACH if np.isnan(paper).any() else reason
         rows.append(row | {"reason": reason if part["shift"].nunique() > 1 else "all shifts are equal"})
     columns = "aggregate n questions base_mean mean delta low high low_by_question high_by_question cohens_d w1 p"
     return pd.DataFrame(rows, columns=[*columns.split(), "p_by_question", "p_tail", "reason"])
@@ -194,10 +191,9 @@ def by_type(items: pd.DataFrame, *, threshold: float = 2.0, draws: int = 10_000,
             if part.empty:
                 rows.append(row | {"reason": "no pair with two scores"})
                 continue
-            one, delta = drawn[condition].to_numpy(), float(part["shift"].mean())
+            one, delta = _with_spread(part["shift"], drawn[condition].to_numpy()), float(part["shift"].mean())
             reason = "" if part["shift"].nunique() > 1 else "all shifts are equal"
-            if _stuck(part["shift"], one):
-                one, reason = np.full_like(one, np.nan), ONE_EACH
+            reason = ONE_EACH if np.isnan(one).any() else reason
             low, high = _interval(one)
             row |= _spread(part) | {"delta": delta, "se": part["shift"].sem(), "low": low, "high": high}
             row |= {"p": statistics.sign_p(delta, one), "p_tail": statistics.gaussian_tail_p(delta, one)}

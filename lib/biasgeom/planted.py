@@ -20,7 +20,7 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import get_cosine_schedule_with_warmup
 
-from biasgeom import data, generation, judging, landscape, models, perturbations, prompts, questions, readouts
+from biasgeom import controls, data, generation, judging, models, perturbations, prompts, questions, readouts
 from biasgeom.models import LanguageModel
 
 FOLDER = "judge/planted"
@@ -186,13 +186,10 @@ def recovered(lm: LanguageModel, asked: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame [14 · voices]
-        ``condition``, ``voice``, ``planted``, ``recovered`` (mean shift of the greedy scores) and ``n``.
+        As :func:`biasgeom.controls.recovered` gives it by condition and voice, of the greedy scores.
     """
     items = judging.judge_all([lm], perturbations.conditions(asked), readout="greedy")[0].items
-    found = landscape.shifts(items)
-    found = found.merge(asked[["question_id", "voice"]], on="question_id").groupby(["condition", "voice"])["shift"]
-    table = found.agg(recovered="mean", n="size").reset_index()
-    return shifts().rename(columns={"shift": "planted"}).merge(table, on=["condition", "voice"])
+    return controls.recovered(items, shifts(), by=["voice"])
 
 
 def _distribution(target: np.ndarray, spread: float) -> torch.Tensor:

@@ -106,6 +106,13 @@ def check_texts(texts: Sequence[str], prefills: Sequence[str | None] | None = No
         seen[item] = place
 
 
+def shared_beginning(encoded: Sequence[Sequence[int]]) -> int:
+    """How many tokens all texts begin with. Not the last token of a text: that has to be in its batch."""
+    first, last = min(encoded), max(encoded)  # in lexical order, so what these two share, all do
+    differ = (place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+    return min(next(differ, len(first)), min(map(len, encoded)) - 1)
+
+
 def token_budget(lm: LanguageModel) -> int:
     """Tokens a batch: :data:`CPU_BUDGET` on a CPU, from the free memory on a GPU."""
     if lm.device.type != "cuda":

@@ -199,7 +199,7 @@ def prompts_read(
 
     They have one length: a sliding window would count padding between the beginning and the rest.
     """
-    shared = _common(bodies)
+    shared = prompts.shared_beginning(bodies)
     past = None
     if shared:
         past = lm.decoder(torch.tensor([bodies[0][:shared]], device=lm.device), use_cache=True).cache
@@ -232,13 +232,6 @@ def _joined(caches: list[Any]) -> Any:
         for part in ("keys", "values"):
             setattr(layer, part, torch.cat([getattr(cache.layers[number], part) for cache in caches]))
     return first
-
-
-def _common(bodies: list[list[int]]) -> int:
-    """How many tokens all begin with; at least one is left to each."""
-    first, last = min(bodies), max(bodies)
-    differ = (place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
-    return min(next(differ, len(first)), min(map(len, bodies)) - 1)
 
 
 def _answer(lm: LanguageModel, tail: list[int], read: Read, rows: list[int], store: cache.Rows) -> None:
