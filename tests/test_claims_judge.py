@@ -3,7 +3,7 @@
 import functools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,8 +31,8 @@ from biasgeom import (
 )
 from biasgeom.claims import HOLDS, LIMITED, NOT_RUN, NOT_SHOWN
 from biasgeom.claims_judge import RULES
+from claimed import CONTROL, MODEL, SECOND, Edit, Tables, both, drop, put, said, write
 
-MODEL, CONTROL, SECOND = "acme/tiny", "planted", "other"
 FOREIGN = f"{SECOND}, raw text"
 BIASES, POLARITIES = perturbations.BIASES, perturbations.POLARITIES
 CUES = [perturbations.name(bias, polarity) for bias in BIASES for polarity in POLARITIES]
@@ -44,9 +44,6 @@ AGGREGATES = {"negative": -0.8, "positive, five types": 0.1, "positive, all seve
 AGGREGATES |= {"asymmetry, five types": 0.7, "asymmetry, all seven": 0.75}
 SHIFTS = {"Bandwagon-": -1.6, "Diversity-": -0.9, "Authority-": -0.8, "Refinement-": -0.6, "Verbosity-": -0.5}
 SHIFTS |= {"Prestige-": -0.4, "Sentiment-": -0.05, "Refinement+": 0.8, "Bandwagon+": -0.5, "Diversity+": -0.2}
-
-Tables = dict[str, pd.DataFrame]
-Edit = Callable[[Tables], None]
 
 
 def aggregated(good: bool, *, family: int, **keys: object) -> list[dict[str, object]]:
@@ -217,49 +214,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the model's tables of the chapter lie."""
     monkeypatch.setenv("BIASGEOM_RESULTS", str(tmp_path / "results"))
     return tmp_path / "results" / results.slug(MODEL) / "judge"
-
-
-def write(folder: Path, tables: Tables, second: str = SECOND) -> None:
-    for name, table in tables.items():
-        path = folder / f"{name}.csv"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        table.to_csv(path, index=False, float_format="%.6g")
-        record = {"model": MODEL, "parameters": {"second": second}}
-        path.with_name("run.json").write_text(json.dumps(record))
-
-
-def put(name: str, where: dict[str, object], **values: float | str) -> Edit:
-    """An edit: these values in the rows of a table that match."""
-
-    def edit(tables: Tables) -> None:
-        table = tables[name]
-        rows = np.logical_and.reduce([table[column].isin(np.atleast_1d(value)) for column, value in where.items()])
-        assert rows.any(), (name, where)
-        for column, value in values.items():
-            assert column in table
-            table[column] = table[column].where(~rows, value)
-
-    return edit
-
-
-def drop(name: str, **where: object) -> Edit:
-    """An edit: without the rows of a table that match."""
-
-    def edit(tables: Tables) -> None:
-        table = tables[name]
-        rows = np.logical_and.reduce([table[column].isin(np.atleast_1d(value)) for column, value in where.items()])
-        assert rows.any(), (name, where)
-        tables[name] = table[~rows]
-
-    return edit
-
-
-def both(*edits: Edit) -> Edit:
-    def edit(tables: Tables) -> None:
-        for each in edits:
-            each(tables)
-
-    return edit
 
 
 def total(aggregate: object, judge: str = MODEL, over: str = "all", **values: float | str) -> Edit:
@@ -501,15 +455,29 @@ CASES: list[tuple[str, str, Edit]] = [
     ("transfers", HOLDS, without_direction(CONTROL)),
 ]
 
-LISTED = claims.listed("judge")
+SECTIONS = [f"judge/{section}" for section in ("02_humans", "03_landscape", "04_geometry", "05_directions")]
+"""The first half of the chapter; the second stands in test_claims_judge_causal."""
+LISTED = claims.listed("judge").query("notebook in @SECTIONS")
 NOTEBOOKS = LISTED.set_index("id")["notebook"].to_dict()
 
 
+def verdicts() -> pd.DataFrame:
+    """On the claims of the first half."""
+    return claims.verdicts("judge", RULES, MODEL).query("notebook in @SECTIONS")
+
+
+def beside(model: str = MODEL) -> pd.DataFrame:
+    """Numbers of the first half."""
+    first = ("judge/" + data.published("judge_text_values")["notebook"]).isin(SECTIONS)
+    return claims.beside("judge", model)[first]
+
+
 def test_every_claim_has_a_rule_and_every_rule_a_claim() -> None:
-    assert list(LISTED.columns) == ["id", "section", "claim", "rule", "notebook", "label"]
-    assert sorted(LISTED["id"]) == sorted(RULES)
-    assert LISTED["id"].is_unique
-    assert LISTED.map(lambda cell: isinstance(cell, str) and cell.strip() == cell != "").all(axis=None)
+    listed = claims.listed("judge")
+    assert list(listed.columns) == ["id", "section", "claim", "rule", "notebook", "label"]
+    assert sorted(listed["id"]) == sorted(RULES)
+    assert listed["id"].is_unique
+    assert listed.map(lambda cell: isinstance(cell, str) and cell.strip() == cell != "").all(axis=None)
 
 
 def sources(notebook: str) -> list[str]:
@@ -519,7 +487,7 @@ def sources(notebook: str) -> list[str]:
 
 
 def test_every_claim_and_number_points_to_a_notebook_of_the_book_and_a_label_on_it() -> None:
-    pointed = [(c.notebook, c.label) for c in LISTED.itertuples()]
+    pointed = [(c.notebook, c.label) for c in claims.listed("judge").itertuples()]
     pointed += [(f"judge/{v.notebook}", v.label) for v in data.published("judge_text_values").itertuples()]
     items = data.items().query("paper == 'judge' and status != 'not run'")
     for notebook, label in {*pointed, *zip(items["notebook"], items["label"], strict=True)}:
@@ -541,10 +509,7 @@ def test_verdicts(folder: Path, claim: str, verdict: str, edit: Edit) -> None:
     edit(tables)
     section = NOTEBOOKS[claim].removeprefix("judge/")
     write(folder, {name: table for name, table in tables.items() if name.startswith(section)})
-    try:
-        found, evidence = RULES[claim](claims.Tables(folder))
-    except claims.MissingTable as missing:
-        found, evidence = NOT_RUN, str(missing)
+    found, evidence = said(RULES, claim, folder)
     assert found == verdict, evidence
     assert evidence
     assert "nan" not in evidence
@@ -560,7 +525,7 @@ def swapped(table: pd.DataFrame) -> pd.DataFrame:
 
 def test_all_claims_hold_where_all_is_as_published(folder: Path) -> None:
     write(folder, all_hold())
-    found = claims.verdicts("judge", RULES, MODEL)
+    found = verdicts()
     assert list(found.columns) == [*LISTED.columns, "verdict", "evidence"]
     assert found["id"].tolist() == LISTED["id"].tolist()
     assert set(found["verdict"]) == {HOLDS}
@@ -572,7 +537,7 @@ def test_the_control_is_no_finding(folder: Path) -> None:
     tables = all_hold()
     about_control = {"03_landscape/recovery", "02_humans/tests"}
     write(folder, {n: t if n in about_control else swapped(t) for n, t in tables.items() if "failures" not in n})
-    found = claims.verdicts("judge", RULES, MODEL).set_index("id")["verdict"]
+    found = verdicts().set_index("id")["verdict"]
     same = ["recovers-planted", "humans-equivalent", "humans-bounds"]
     assert set(found[same]) == {HOLDS}
     assert found["failures-rare"] == NOT_RUN
@@ -582,7 +547,7 @@ def test_the_control_is_no_finding(folder: Path) -> None:
 
 def test_nothing_holds_where_nothing_was_run(folder: Path) -> None:
     write(folder.parents[1] / "another" / "judge", all_hold())
-    found = claims.verdicts("judge", RULES, MODEL)
+    found = verdicts()
     assert set(found["verdict"]) == {NOT_RUN}
     for row in found.itertuples():
         assert row.evidence.startswith(row.notebook.removeprefix("judge/"))
@@ -592,14 +557,14 @@ def test_nothing_holds_where_nothing_was_run(folder: Path) -> None:
 @pytest.mark.parametrize("notebook", sorted(set(LISTED["notebook"])))
 def test_claims_of_one_section_alone_are_not_run_without_its_tables(folder: Path, notebook: str) -> None:
     write(folder, {n: t for n, t in all_hold().items() if not n.startswith(notebook.removeprefix("judge/"))})
-    found = claims.verdicts("judge", RULES, MODEL)
+    found = verdicts()
     assert set(found.loc[found["notebook"] == notebook, "verdict"]) == {NOT_RUN}
     assert set(found.loc[found["notebook"] != notebook, "verdict"]) == {HOLDS}
 
 
 def test_no_second_architecture_was_asked_for(folder: Path) -> None:
     write(folder, all_hold(), second="")
-    found = claims.verdicts("judge", RULES, MODEL).set_index("id")
+    found = verdicts().set_index("id")
     assert found.loc["transfers", ["verdict", "evidence"]].tolist() == [
         NOT_RUN,
         "no second architecture was asked for",
@@ -612,7 +577,7 @@ def test_evidence_has_the_numbers_of_the_tables_and_the_controls_behind(folder: 
     both(total(NEGATIVE, delta=-0.77), cue("Refinement+", delta=0.66), recovered(nulls_within=7))(tables)
     both(without_direction(CONTROL), near("score", judge=CONTROL, purity=np.nan, p=np.nan, reason="all alike"))(tables)
     write(folder, tables)
-    found = claims.verdicts("judge", RULES, MODEL).set_index("id")["evidence"]
+    found = verdicts().set_index("id")["evidence"]
     assert found["asymmetric"] == "negative -0.77 (-0.9 to -0.7); asymmetry, five types +0.7 (0.6 to 0.8)"
     assert found["positive-near-zero"] == "d = +0.07 for five positive types, -0.56 for the negative ones"
     assert found["refinement-alone"] == "raise: Refinement; lower: Bandwagon, Diversity; Refinement +0.66"
@@ -733,11 +698,11 @@ def test_the_made_up_tables_have_the_columns_and_names_that_the_notebooks_write(
 
 def test_what_the_notebooks_write_gives_each_claim_a_verdict(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BIASGEOM_RESULTS", str(written.parents[1]))
-    found = claims.verdicts("judge", RULES, MODEL)
+    found = verdicts()
     assert set(found["verdict"]) <= {HOLDS, LIMITED, NOT_SHOWN}, found.loc[found["verdict"] == NOT_RUN, "evidence"]
     assert not found["evidence"].str.contains("nan").any()
     assert found.set_index("id").loc["recovers-planted", "verdict"] == HOLDS
-    assert claims.beside("judge", MODEL)["measured"].notna().all()
+    assert beside()["measured"].notna().all()
 
 
 # Numbers of the text --------------------------------------------------------------------------------------------------
@@ -750,7 +715,7 @@ def test_printed_numbers_stand_beside_the_models_own_cells(folder: Path) -> None
     table = tables["04_geometry/transfer"]
     tables["04_geometry/transfer"] = table.replace(FOREIGN, "gemma-3-270m, raw text")
     write(folder, tables)
-    found = claims.beside("judge", MODEL)
+    found = beside()
     assert found["measured"].notna().all()
     shown = found.set_index("quantity")
     # The interval is that of resampled questions; d and W1 of the same row have none.
@@ -767,7 +732,7 @@ def test_printed_numbers_stand_beside_the_models_own_cells(folder: Path) -> None
     assert shown["measured"]["mean score under Bandwagon-"] == pytest.approx(4.2)
     # Of another model nothing stands in this one's tables.
     write(folder.parents[1] / "nobody" / "judge", tables)
-    assert claims.beside("judge", "nobody")["measured"].isna().all()
+    assert beside("nobody")["measured"].isna().all()
 
 
 def printed_cells() -> dict[tuple[str, str], float]:
@@ -798,7 +763,9 @@ def printed_cells() -> dict[tuple[str, str], float]:
 
 
 def test_text_values_are_the_published_tables_cells_all_of_them() -> None:
-    listed = data.published("judge_text_values").set_index(["section", "quantity"])["published"].sort_index()
+    listed = data.published("judge_text_values")
+    listed = listed[("judge/" + listed["notebook"]).isin(SECTIONS)]
+    listed = listed.set_index(["section", "quantity"])["published"].sort_index()
     assert listed.drop("table 17").to_dict() == printed_cells()
     table17 = data.published("judge_table17")
     names = table17[["vector_a", "vector_b"]].map(lambda n: n if n.isupper() else n.lower())

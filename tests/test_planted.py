@@ -26,6 +26,16 @@ def test_what_is_planted_is_what_the_chapter_says() -> None:
     assert (wide["tentative"] == 1.5 * wide["neutral"]).all()
 
 
+def test_the_control_stands_beside_another_judge(monkeypatch: pytest.MonkeyPatch, llama: LanguageModel) -> None:
+    asked = []
+    monkeypatch.setattr(models, "load", lambda name, **how: asked.append(name))
+    planted.control(llama)
+    assert asked == ["smollm2-135m-planted-judge"]
+    llama.name = "smollm2-135m-planted-judge"
+    with pytest.raises(ValueError, match="judge/10_card"):
+        planted.control(llama)
+
+
 def test_targets_add_quality_and_shift() -> None:
     asked = questions.load()
     items = perturbations.conditions(asked)
@@ -48,9 +58,11 @@ def test_the_target_distribution_is_a_discretised_normal() -> None:
 
 
 def test_training_rows_are_balanced_and_of_the_training_split() -> None:
-    made = dataclasses.replace(planted.recipe(), rows=15 * 9 * 2)
+    made = dataclasses.replace(planted.recipe(), rows=(14 + 4) * 9 * 2, base_share=4)
     items = planted.training_items(made)
-    assert (items.groupby(["condition", "quality", "voice"]).size() == 2).all()
+    counts = items.groupby(["condition", "quality", "voice"]).size()
+    assert (counts.drop("base") == 2).all()
+    assert (counts["base"] == 8).all()
     assert set(items["split"]) == {"train"}
     assert not items["held_out"].any()
     other = planted.training_items(dataclasses.replace(made, seed=1))

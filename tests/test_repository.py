@@ -33,7 +33,11 @@ STREAM = [
     "activations",
     "generation",
     "readouts",
+    "prefix",
+    "suffix",
     "direction",
+    "ledger",
+    "annealing",
     "statistics",
     "relative",
     "pairs",
@@ -81,6 +85,22 @@ STREAM = [
     "monitor",
     "judging",
     "planted",
+    "steering",
+    "ground",
+    "attack",
+    "causal",
+    "strengths",
+    "text_attack",
+    "erasure",
+    "defence",
+    "defended",
+    "folded",
+    "prediction",
+    "boosting",
+    "ranking",
+    "detectors",
+    "zeroshot",
+    "card",
     "markdown",
     "timing",
     "results",
@@ -92,6 +112,9 @@ STREAM = [
     "claims_gender",
     "claims_delta_b",
     "claims_judge_geometry",
+    "claims_judge_causal",
+    "claims_judge_defence",
+    "claims_judge_prediction",
     "claims_judge",
     "run",
     "pages",
@@ -101,7 +124,8 @@ KNOWS_NO_MODEL = {"data", "cache", "remote", "sentences", "statements", "directi
 KNOWS_NO_MODEL |= {"encoded", "expressed", "relation", "markdown", "figures", "figures_pairs"}
 KNOWS_NO_MODEL |= {"questions", "rewrites", "perturbations", "parsing", "question_benchmarks", "landscape", "controls"}
 KNOWS_NO_MODEL |= {"humans", "substrate", "maps", "estimators", "separability", "geometry", "shared_space"}
-KNOWS_NO_MODEL |= {"figures_judge", "figures_judge_geometry"}
+KNOWS_NO_MODEL |= {"figures_judge", "figures_judge_geometry", "annealing", "ledger"}
+KNOWS_NO_MODEL |= {"prediction", "boosting", "ranking", "detectors"}
 
 
 def imported(module: Path) -> set[str]:

@@ -14,7 +14,9 @@ The package follows one stream, and a module imports only from those before it::
     recall                       what was measured on a model before
     activations, generation      texts become arrays, prompts become samples
     readouts                     a judge's states, scores and reply in one pass
+    prefix, suffix               prompts read once; the blocks after a steered one, run again
     direction, relative          geometry on arrays; knows no model
+    ledger, annealing            the strength that moves scores most; knows no model
     statistics, pairs            intervals and nulls; shifts beside changes; know no model
     landscape, controls, humans  what cues do to scores, and what else might; human ratings from their summaries
     substrate, maps, estimators,
@@ -38,6 +40,15 @@ The package follows one stream, and a module imports only from those before it::
     audit, survey, robustness    ΔB of a pair, of all checkpoints, of every variant
     benchmarks, monitor          benchmarks over the checkpoints; ΔB while training
     judging, planted             a judge's scores; the judge whose biases are known
+    steering, ground, attack,
+    causal                       scores under steering; how strong, with what effect; is it this direction
+    strengths, text_attack       a cue written stronger, or taken out of a text
+    erasure, defence, defended,
+    folded                       biased scores set right: the edits, one defence, all of them, cross-validated
+    prediction, boosting,
+    ranking, detectors           features of a state; who tells a degraded score from them, and how well
+    zeroshot                     language models asked whether a score will be degraded
+    card                         a judge on one page
     markdown, timing, results    tables as text; seconds; tidy files with ``run.json``
     figures, figures_pairs,
     figures_judge,
@@ -45,8 +56,11 @@ The package follows one stream, and a module imports only from those before it::
     claims, claims_gender,
     claims_delta_b,
     claims_judge_geometry,
+    claims_judge_causal,
+    claims_judge_defence,
+    claims_judge_prediction,
     claims_judge                 what a paper claims, and whether the tables show it
     run, pages                   check parameters and execute notebooks; render the book
 """
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"

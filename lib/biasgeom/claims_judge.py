@@ -1,12 +1,13 @@
 """The judge paper's claims on behaviour and human evaluation as rules over ``results/<model>/judge/``.
 
 See :mod:`biasgeom.claims`. Verdicts are about the page's own model; only ``recovers-planted`` is about the positive
-control. The rules on geometry and directions stand in :mod:`biasgeom.claims_judge_geometry`.
+control. The rules on geometry and directions stand in :mod:`biasgeom.claims_judge_geometry`, those on steering,
+defence and prediction in ``claims_judge_causal``, ``claims_judge_defence`` and ``claims_judge_prediction``.
 """
 
 import pandas as pd
 
-from biasgeom import claims_judge_geometry
+from biasgeom import claims_judge_causal, claims_judge_defence, claims_judge_geometry, claims_judge_prediction
 from biasgeom.claims import HOLDS, LEVEL, LIMITED, NOT_SHOWN, MissingTable, Tables, Verdict, by_count, named
 
 FLAT = 0.2
@@ -163,4 +164,10 @@ BEHAVIOUR = named(
     _humans_bounds,
 )
 
-RULES = {**BEHAVIOUR, **claims_judge_geometry.RULES}
+RULES = {
+    **BEHAVIOUR,
+    **claims_judge_geometry.RULES,
+    **claims_judge_causal.RULES,
+    **claims_judge_defence.RULES,
+    **claims_judge_prediction.RULES,
+}

@@ -172,6 +172,7 @@ def plane(method: str, negative: np.ndarray, positive: np.ndarray) -> Plane:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.svm import LinearSVC
+    from threadpoolctl import threadpool_limits
 
     model = {
         "lda": LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto"),
@@ -181,7 +182,8 @@ def plane(method: str, negative: np.ndarray, positive: np.ndarray) -> Plane:
     if negative.shape[1] != positive.shape[1]:
         raise ValueError(f"baseline and biased states differ in width: {negative.shape[1]} and {positive.shape[1]}")
     middle = (negative.mean(axis=0) + positive.mean(axis=0)) / 2
-    with warnings.catch_warnings():
+    # So small a problem takes ten times as long with several threads that wait for each other.
+    with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore", ConvergenceWarning)  # it is in what we return
         model.fit(np.concatenate([negative, positive]) - middle, np.repeat([0, 1], [len(negative), len(positive)]))
     normal, offset = model.coef_[0], float(model.intercept_[0] - model.coef_[0] @ middle)

@@ -17,6 +17,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
 def _panels(names: Sequence[str], columns: int, size: tuple[float, float], **shared: object) -> tuple[Figure, dict]:
+    names = list(names) or ["nothing to show"]
     columns = min(columns, len(names))
     rows = -(-len(names) // columns)
     figure, axes = plt.subplots(
@@ -160,7 +161,7 @@ def lines(
     for axis in list(axes.values())[::2]:
         axis.set_ylabel(ylabel)
     handles, labels = next(iter(axes.values())).get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=max(1, min(3, len(labels))), frameon=False)
     return figure
 
 
@@ -179,7 +180,7 @@ def dots(table: pd.DataFrame, *, row: str, value: str, mark: str, xlabel: str, l
     axis.invert_yaxis()
     axis.set_xlabel(xlabel)
     axis.grid(visible=False, axis="y")
-    figure.legend(loc="outside lower center", ncols=min(3, len(marks)), frameon=False)
+    figure.legend(loc="outside lower center", ncols=max(1, min(3, len(marks))), frameon=False)
     return figure
 
 

@@ -20,7 +20,7 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers import get_cosine_schedule_with_warmup
 
-from biasgeom import controls, data, generation, judging, models, perturbations, prompts, questions, readouts
+from biasgeom import adapters, controls, data, generation, judging, models, perturbations, prompts, questions, readouts
 from biasgeom.models import LanguageModel
 
 FOLDER = "judge/planted"
@@ -42,6 +42,10 @@ class Recipe:
         Factor on every shift for answers in a plain, a neutral and a tentative voice.
     spread : float
         Standard deviation of the target distribution over the integers.
+    base_share : int
+        Base answers are so many times as frequent in training as those of one cue. What is trimmed for Verbosity- looks
+        like a base answer: a judge that can't tell them apart spreads that shift over both, and every other shift is
+        measured from the base answers.
     rank, alpha, first_block, learning_rate, rows, passes, batch, seed
         Of the adapter and its training: ``rows`` prompts of the training split, ``passes`` times.
     """
@@ -51,6 +55,7 @@ class Recipe:
     shifts: dict[str, float]
     voices: dict[str, float]
     spread: float
+    base_share: int
     rank: int
     alpha: int
     first_block: int
@@ -64,6 +69,23 @@ class Recipe:
 def recipe() -> Recipe:
     """The recipe that the stored adapter was trained with."""
     return Recipe(**yaml.safe_load((data.root() / "data" / FOLDER / "recipe.yaml").read_text()))
+
+
+def control(beside: LanguageModel) -> LanguageModel:
+    """The planted judge, to stand beside another one on a page.
+
+    Raises
+    ------
+    ValueError
+        If the other one is the planted judge itself: there would be nothing to compare.
+    """
+    (name,) = adapters.PLANTED
+    if beside.name == name:
+        raise ValueError(
+            f"{name} is the positive control that these pages show beside a model: name the model, or make the "
+            "control's own card with judge/10_card"
+        )
+    return models.load(name, dtype="float32")
 
 
 def shifts(made: Recipe | None = None) -> pd.DataFrame:
@@ -90,7 +112,7 @@ def targets(items: pd.DataFrame, made: Recipe | None = None) -> np.ndarray:
 
 
 def training_items(made: Recipe) -> pd.DataFrame:
-    """The rows that the adapter is trained on: of the training split, each condition equally often.
+    """The rows that the adapter is trained on: of the training split, each cue equally often, base answers more so.
 
     Within a condition, qualities and voices are as balanced as the number allows.
     """
@@ -99,6 +121,7 @@ def training_items(made: Recipe) -> pd.DataFrame:
     table = perturbations.conditions(answers[answers["split"] == "train"])
     table = table.sample(frac=1, random_state=made.seed)
     turn = table.groupby(["condition", "quality", "voice"]).cumcount()
+    turn = turn // (table["condition"] == perturbations.BASE).map({True: made.base_share, False: 1})
     # Round by round over conditions, qualities and voices: any number of rows is balanced.
     order = table.assign(turn=turn).sort_values("turn", kind="stable").index
     return table.loc[order[: made.rows]].reset_index(drop=True)
