@@ -124,8 +124,8 @@ def test_the_loss_is_the_soft_cross_entropy(small: planted.Recipe, llama: Langua
 def test_the_stored_judge_holds_what_was_planted() -> None:
     """On questions it was never trained on: r above .95 and every reply a score.
 
-    Cues without a planted shift were to stay within 0.2 points; three exceed that by a little (the page's verdict has
-    them), so the bound here only keeps it from getting worse.
+    Cues without a planted shift lie within 0.2 points on all 80 test questions, which the page's verdict checks; the
+    mean over the few that are judged here has an error of a tenth, and its own bound.
     """
     lm = models.load("smollm2-135m-planted-judge", dtype="float32", device="cpu")
     asked = questions.load(number=24)

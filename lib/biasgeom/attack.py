@@ -21,7 +21,7 @@ LAYERS = (15, 25, 31)
 """Published layers at which all three are tried here; the paper finds its intervention layers in 15 to 31 (3.4)."""
 DEPTHS = (1, 4, 7, 12, 15, 18, 25, 30, 31)
 """Published layers of figures 6 to 9 (J.7)."""
-SEARCH = {"start": 0.25, "tolerance": 0.02, "window": 1.0, "max_alpha": 16.0, "step": 0.02, "ahead": 3}
+SEARCH = {"start": 0.25, "tolerance": 0.02, "window": 1.0, "max_alpha": 16.0, "step": 0.02, "ahead": 3, "scan": 12}
 """The α search in units of the mean ‖Δh‖ (spec point 9); candidates no finer than the tolerance, three steps ahead."""
 PANEL = "condition method layer block unit floor alpha alpha_units boundary w1 validity spearman evaluations binding"
 PANEL = [*PANEL.split(), "alpha_last", "w1_last", "feasible_last", "reason"]

@@ -157,8 +157,9 @@ def defended(
     """Scores [n] under an edit at a block, and the share of states that it changes; without one, of the rewrites."""
     if edit is None:
         return part.rewritten, np.nan
-    edits = edit(states[part.pairs["row"], about["block"]])
-    return part.steered.scores_of(about["block"], edits).of(part.readout)[0], float(edits.any(axis=1).mean())
+    block = int(about["block"])
+    edits = edit(states[part.pairs["row"], block])
+    return part.steered.scores_of(block, edits).of(part.readout)[0], float(edits.any(axis=1).mean())
 
 
 def restored(part: Cases, scores: np.ndarray, *, draws: int = 1000, seed: int = 42) -> dict[str, object]:
