@@ -9,7 +9,7 @@ from biasgeom.ground import Ground
 from biasgeom.judging import Judged
 from biasgeom.models import LanguageModel
 
-MOST = 20
+MOST = 12
 """Effective pairs of a cue and split that are defended."""
 EVERY = 5
 """The predictor reads every fifth block, from the last on."""
