@@ -109,7 +109,7 @@ def test_directions_and_edits_row_by_row(llama: LanguageModel, own_cache: None) 
     edits = np.stack([3 * direction(1)] * 4)
     assert np.allclose(steered.scores_of(2, edits).expected[0], both.expected[0], atol=1e-4)
     edits[1] = 4 * direction(2)
-    mixed = steered.scores_of(2, edits).expected[0]
+    mixed = steered.scores_of(np.int64(2), edits).expected[0]
     assert np.allclose(mixed[[0, 1, 3]], [both.expected[0, 0], both.expected[1, 1], both.expected[0, 3]], atol=1e-4)
     with pytest.raises(ValueError, match="equal texts"):
         steered.scores_of(2, np.arange(4)[:, None] * direction()[None])

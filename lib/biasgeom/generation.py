@@ -212,6 +212,9 @@ def next_token_probabilities(
 ) -> np.ndarray:
     """The distribution over the token that follows each text.
 
+    What all texts begin with is read in a pass of its own, whose last token :func:`biasgeom.hooks.steer` would take for
+    the prompt's with positions "last": under such an edit ask text by text.
+
     Parameters
     ----------
     texts : list of str, length n

@@ -128,6 +128,7 @@ class Steered:
         if not self.distinct:
             nothing = np.empty((len(steps), 0))
             return Scores(nothing, nothing, nothing > 0)
+        block = int(block)  # a number out of a table is no plain JSON
         edits = hashlib.sha256(steps.cpu().numpy().tobytes()).hexdigest()
         key = cache.digest(of=self._key, block=block, edits=edits, shape=list(steps.shape))
         found = cache.array(key, lambda: self._measure(block, steps))[:, self.places]
