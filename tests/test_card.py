@@ -21,7 +21,7 @@ LAYERS = (15, 31)  # of three blocks: 1 and 2
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
-    monkeypatch.setattr(defence, "Steered", made.steered)
+    monkeypatch.setattr(ground, "Steered", made.steered)
     return made
 
 
@@ -128,7 +128,6 @@ def test_a_real_judge_s_defence_is_that_of_whole_passes(
         return f"Rate it from 1 to 10: {text}"
 
     monkeypatch.setattr(judging, "prompt", asked)
-    monkeypatch.setattr(defence, "prompt", asked)
     monkeypatch.setattr(defence, "MIN_PAIRS", 3)
     answers = [*sentences, "Yes.", "It rains.", "The sun is out."]
     rows = [

@@ -16,15 +16,13 @@ from biasgeom.claims import HOLDS, LIMITED, NOT_RUN, NOT_SHOWN
 from biasgeom.claims_delta_b import RULES
 from biasgeom.models import LanguageModel
 from biasgeom.spectrum import SHARES, Checkpoint
+from claimed import Edit, Tables, both, put
 
 MODEL = "acme/tiny"
 REGIMES = ("full", "lora")
 SPOKEN, VADER = "adjective share", "VADER"
 GROUPS = {"Women": "biased", "Asians": "biased", "Men": "control", "Europeans": "control"}
 PUBLISHED = [f"delta_b_{name}" for name in ("table1", "table5a", "table5b", "table6", "table7a", "seed_stability")]
-
-Tables = dict[str, pd.DataFrame]
-Edit = Callable[[Tables], None]
 
 
 def summary(**values: object) -> dict[str, object]:
@@ -145,32 +143,10 @@ def write(folder: Path, tables: Tables, recipe: str = "embedded") -> None:
         table.to_csv(path, index=False, float_format="%.6g")
 
 
-def put(name: str, where: dict[str, object], **values: float | str) -> Edit:
-    """An edit: these values in the rows of a table that match."""
-
-    def edit(tables: Tables) -> None:
-        table = tables[name]
-        rows = np.logical_and.reduce([table[column].isin(np.atleast_1d(value)) for column, value in where.items()])
-        assert rows.any(), (name, where)
-        for column, value in values.items():
-            assert column in table
-            table.loc[rows, column] = value
-
-    return edit
-
-
 def keep(name: str, column: str, *values: object) -> Edit:
     def edit(tables: Tables) -> None:
         assert set(values) < set(tables[name][column])
         tables[name] = tables[name][tables[name][column].isin(values)]
-
-    return edit
-
-
-def both(*edits: Edit) -> Edit:
-    def edit(tables: Tables) -> None:
-        for each in edits:
-            each(tables)
 
     return edit
 

@@ -12,6 +12,7 @@ from biasgeom import ablation, claims, claims_gender, data, encoded, expressed, 
 from biasgeom.claims import HOLDS, LIMITED, NOT_RUN, NOT_SHOWN
 from biasgeom.claims_gender import RULES
 from biasgeom.models import LanguageModel
+from claimed import Edit, Tables, both, put
 
 MODEL = "acme/tiny"
 CONCEPTS = {"Professions": "gendered", "Sports": "gendered"}
@@ -23,8 +24,6 @@ AT = 2
 RECORDS = {"03_encoded": {"blocks": 4, "parameters": {"published_layer": 20}}}
 RECORDS |= {"07_alignment": {"parameters": {"limit": 0}}}
 """What the rules read of a section's ``run.json``."""
-
-Tables = dict[str, pd.DataFrame]
 
 
 def polarization_rows(**values: object) -> dict[str, object]:
@@ -172,53 +171,31 @@ def write(folder: Path, tables: Tables, records: dict[str, object] = RECORDS) ->
             (section / "run.json").write_text(json.dumps(records[section.name]))
 
 
-def put(name: str, where: dict[str, object], **values: float | str) -> Callable[[Tables], None]:
-    """An edit: these values in the rows of a table that match."""
-
-    def edit(tables: Tables) -> None:
-        table = tables[name]
-        rows = np.logical_and.reduce([table[column].isin(np.atleast_1d(value)) for column, value in where.items()])
-        assert rows.any(), (name, where)
-        for column, value in values.items():
-            assert column in table
-            table.loc[rows, column] = value
-
-    return edit
-
-
-def both(*edits: Callable[[Tables], None]) -> Callable[[Tables], None]:
-    def edit(tables: Tables) -> None:
-        for each in edits:
-            each(tables)
-
-    return edit
-
-
-def level(concept: object, condition: str = BEFORE, **values: float) -> Callable[[Tables], None]:
+def level(concept: object, condition: str = BEFORE, **values: float) -> Edit:
     return put("02_expressed/polarization", {"condition": condition, "concept": concept}, **values)
 
 
-def change(comparison: str, concept: object, low: float, high: float) -> Callable[[Tables], None]:
+def change(comparison: str, concept: object, low: float, high: float) -> Edit:
     where = {"comparison": comparison, "concept": concept}
     return put("02_expressed/change", where, difference=(low + high) / 2, low=low, high=high)
 
 
-def entity(name: str, bias: float, half: float = 0.1) -> Callable[[Tables], None]:
+def entity(name: str, bias: float, half: float = 0.1) -> Edit:
     where = {"condition": BEFORE, "entity": name}
     return put("02_expressed/bias", where, bias=bias, low=bias - half, high=bias + half)
 
 
-def above(condition: str, concept: object, count: int) -> Callable[[Tables], None]:
+def above(condition: str, concept: object, count: int) -> Edit:
     where = {"condition": condition, "estimator": "ledoit-wolf", "concept": concept}
     return put("03_encoded/concepts", where, above_isotropic=count)
 
 
-def ratio(low: float) -> Callable[[Tables], None]:
+def ratio(low: float) -> Edit:
     where = {"condition": BEFORE, "estimator": "ledoit-wolf", "block": AT}
     return put("03_encoded/gendered_over_control", where, low=low)
 
 
-def flip(concept: object, p: float) -> Callable[[Tables], None]:
+def flip(concept: object, p: float) -> Edit:
     where = {"condition": BEFORE, "estimator": "ledoit-wolf", "concept": concept}
     return put("03_encoded/concepts", where, p_flip=p)
 
@@ -230,33 +207,33 @@ def rho(
     return put("04_relation/correlation", where, **values)
 
 
-def no_rho(pairing: str, concept: object) -> Callable[[Tables], None]:
+def no_rho(pairing: str, concept: object) -> Edit:
     """As a table has it where all completions are alike."""
     values = dict.fromkeys(("largest", "at", "mean", "chance", "p"), np.nan)
     return rho(pairing, concept, spread=0.0, undefined="the expressed bias of all entities is the same", **values)
 
 
-def removed(condition: str, setting: object, **values: float) -> Callable[[Tables], None]:
+def removed(condition: str, setting: object, **values: float) -> Edit:
     return put("05_ablation/against_random", {"condition": condition, "setting": setting}, **values)
 
 
-def before_task(concept: str, **values: float) -> Callable[[Tables], None]:
+def before_task(concept: str, **values: float) -> Edit:
     return put("06_realistic/polarization", {"condition": BEFORE, "concept": concept}, **values)
 
 
-def task(concept: str, low: float, high: float) -> Callable[[Tables], None]:
+def task(concept: str, low: float, high: float) -> Edit:
     where = {"comparison": f"{AFTER} - {BEFORE}", "concept": concept}
     return put("06_realistic/change", where, low=low, high=high)
 
 
-def score(name: str, value: float) -> Callable[[Tables], None]:
+def score(name: str, value: float) -> Edit:
     return put("07_alignment/capability", {"task": name, "condition": AFTER}, value=value)
 
 
 ALIGNED, REACTIVATED = f"{AFTER} - {BEFORE}", f"{AFTER_1950S} - {AFTER}"
 EVERY = ["literal", "guarded", "guarded, late"]
 
-CASES: list[tuple[str, str, Callable[[Tables], None]]] = [
+CASES: list[tuple[str, str, Edit]] = [
     ("polarization-order", HOLDS, level("Months", bias_pol=0.38, chance=0.37)),
     # Neither the raw level counts nor p alone.
     ("polarization-order", LIMITED, level("Sports", bias_pol=0.6)),
@@ -433,7 +410,7 @@ def test_the_cases_cover_every_verdict_that_a_rule_states() -> None:
 
 
 @pytest.mark.parametrize(("claim", "verdict", "edit"), CASES, ids=[f"{c}: {v}" for c, v, _ in CASES])
-def test_verdicts(folder: Path, claim: str, verdict: str, edit: Callable[[Tables], None]) -> None:
+def test_verdicts(folder: Path, claim: str, verdict: str, edit: Edit) -> None:
     tables = all_hold()
     edit(tables)
     write(folder, tables)

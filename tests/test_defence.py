@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import pytest
-from biasgeom import defence, judging
+from biasgeom import defence, ground, judging
 from biasgeom.ground import Handle
 from biasgeom.models import LanguageModel
 from hypothesis import given, settings
@@ -18,7 +18,7 @@ from test_steering import biased_to_digits
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
-    monkeypatch.setattr(defence, "Steered", made.steered)
+    monkeypatch.setattr(ground, "Steered", made.steered)
     return made
 
 
@@ -128,7 +128,7 @@ def test_constraints_bind(world: World, monkeypatch: pytest.MonkeyPatch) -> None
     assert not none["chosen"].any()
     assert len(none) == 31
     strict = World(valid_up_to=0.9)
-    monkeypatch.setattr(defence, "Steered", strict.steered)
+    monkeypatch.setattr(ground, "Steered", strict.steered)
     table = defence.search([cases(strict, "dev")], made, floor=0.5)
     assert table.loc[table["chosen"], "alpha"].item() <= 0.9
     assert not table.loc[table["alpha"] > 0.9, "feasible"].any()
@@ -196,7 +196,6 @@ def test_an_invalid_score_is_missing(world: World) -> None:
 def test_a_real_judge(build: Callable[[str], LanguageModel], monkeypatch: pytest.MonkeyPatch, readout: str) -> None:
     lm = biased_to_digits(build("llama"), 6)
     monkeypatch.setattr(judging, "prompt", "Rate it from 1 to 10: {}".format)
-    monkeypatch.setattr(defence, "prompt", "Rate it from 1 to 10: {}".format)
     texts = ["A doctor walks in.", "Nobody knew.", "Who is the manager?", "A person is a plumber."]
     rows = [
         (f"q{i}", c, t) for i, text in enumerate(texts) for c, t in (("base", text), ("Prestige-", f"GPT-2: {text}"))

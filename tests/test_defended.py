@@ -16,7 +16,7 @@ BLOCKS = [1, 2]
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
-    monkeypatch.setattr(defence, "Steered", made.steered)
+    monkeypatch.setattr(ground, "Steered", made.steered)
     return made
 
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from biasgeom import judging, perturbations, strengths, text_attack
+from biasgeom import ground, judging, perturbations, strengths, text_attack
 from biasgeom.judging import Judged
 from biasgeom.models import LanguageModel
 from biasgeom.steering import Scores
@@ -57,7 +57,7 @@ class Reader:
 @pytest.fixture
 def reader(monkeypatch: pytest.MonkeyPatch) -> type[Reader]:
     made = type("Fresh", (Reader,), {"read": []})
-    monkeypatch.setattr(text_attack, "Steered", made)
+    monkeypatch.setattr(ground, "Steered", made)
     return made
 
 

@@ -121,7 +121,7 @@ def searched(
 
 def feasible(found: Outcome, floor: float) -> bool:
     """Whether an outcome keeps the validity that the paper asks for, and the rank correlation ``floor`` (eq. 5)."""
-    return bool(np.isfinite(found.w1) and found.validity >= MIN_VALID and found.spearman >= floor - ledger.SLACK)
+    return not ledger.violated(found, MIN_VALID, floor)
 
 
 def panel(

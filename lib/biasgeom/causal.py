@@ -14,7 +14,7 @@ from scipy.stats import ttest_1samp
 
 from biasgeom import generation, hooks, prompts, readouts
 from biasgeom.attack import effect
-from biasgeom.ground import Ground, Handle, text_scores
+from biasgeom.ground import Ground, Handle, differences, text_scores
 from biasgeom.models import LanguageModel
 from biasgeom.steering import Steered, outcome, rank_correlation
 
@@ -49,9 +49,7 @@ def against_random(
         draw, w1, shift (signed, mean over prompts), validity: the distribution.
     """
     others = random_directions(len(handle.vector), draws, seed=seed)
-    vectors = np.vstack([handle.vector, handle.vector, others])
-    strengths = np.array([0.0, *[alpha * handle.unit] * (draws + 1)])
-    before, own, *rest = steered.scores(handle.block, vectors, strengths).of(readout)
+    before, own, *rest = _pushed(steered, handle, [handle.vector, *others], alpha, readout)
     made, drawn = outcome(own, before), [outcome(scores, before) for scores in rest]
     w1 = np.array([one.w1 for one in drawn if not np.isnan(one.w1)])
     ranks = [one.spearman for one in drawn if not np.isnan(one.spearman)]
@@ -82,6 +80,12 @@ def against_random(
         "reason": reason,
     }
     return row, table
+
+
+def _pushed(steered: Steered, handle: Handle, vectors: Sequence[np.ndarray], alpha: float, readout: str) -> np.ndarray:
+    """Scores as they are, and under each of the vectors at the handle's block and strength: [1 + vectors, n]."""
+    strengths = np.array([0.0, *[alpha * handle.unit] * len(vectors)])
+    return steered.scores(handle.block, np.vstack([vectors[0], *vectors]), strengths).of(readout)
 
 
 def score_axis(states: np.ndarray, scores: np.ndarray) -> np.ndarray:
@@ -137,9 +141,7 @@ def swapped(
     DataFrame
         source, cosine with the own direction, w1, shift, spearman, validity; own_w1, own_shift; reason.
     """
-    vectors = np.vstack([handle.vector, handle.vector, *others.values()])
-    strengths = np.array([0.0, *[alpha * handle.unit] * (len(others) + 1)])
-    before, own, *rest = steered.scores(handle.block, vectors, strengths).of(readout)
+    before, own, *rest = _pushed(steered, handle, [handle.vector, *others.values()], alpha, readout)
     mine = effect(before, own, draws=1)
     rows = []
     for (name, vector), scores in zip(others.items(), rest, strict=True):
@@ -182,8 +184,7 @@ def steered_by_cue(
     means = []
     for condition in conditions:
         part = shifts[shifts["condition"] == condition]
-        difference = states[part["row"], block].astype(np.float64) - states[part["base_row"], block]
-        means.append(difference.mean(axis=0))
+        means.append(differences(states, part, block).mean(axis=0))
     lengths = np.linalg.norm(means, axis=1)
     if axis is not None:
         means += [(mean @ axis) * axis for mean in means]

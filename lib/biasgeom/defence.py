@@ -12,8 +12,10 @@ import numpy as np
 import pandas as pd
 from scipy.stats import wasserstein_distance
 
+from biasgeom import ground
 from biasgeom.ground import Handle
-from biasgeom.judging import MIN_VALID, PREFILL, Judged, prompt
+from biasgeom.judging import MIN_VALID, Judged
+from biasgeom.ledger import SLACK
 from biasgeom.models import LanguageModel
 from biasgeom.steering import Steered, outcome, rank_correlation
 from biasgeom.substrate import TINY
@@ -22,8 +24,6 @@ RANGE = 3.0
 """The strongest defence that is tried, in mean shifts ‖Δh‖ of the block (spec point 11)."""
 MIN_PAIRS = 3
 """Fewer have no rank correlation: no strength is chosen on them."""
-ENOUGH = 1e-9
-"""A rank correlation may lie so far below its floor, by rounding."""
 
 
 def reduction(defended: np.ndarray, biased: np.ndarray, base: np.ndarray) -> np.ndarray:
@@ -132,17 +132,12 @@ def cases(
     texts = judge.items["text"].to_numpy()
     biased, base = texts[pairs["row"]].tolist(), texts[pairs["base_row"]].tolist()
     written = [rewrites[text] for text in biased]
-    known = unsteered(lm, judge, [*biased, *base, *filter(None, written)], readout=readout)
+    known = known_scores(lm, judge, [*biased, *base, *filter(None, written)], readout=readout)
     scores = (np.array([known.get(text, np.nan) for text in group]) for group in (biased, base, written))
-    return Cases(steered(lm, judge, biased), pairs, *scores, readout)
+    return Cases(ground.asked(lm, judge, biased), pairs, *scores, readout)
 
 
-def steered(lm: LanguageModel, judge: Judged, answers: Iterable[str]) -> Steered:
-    """The judge on these answers, asked as it was in :func:`biasgeom.judging.judge_all`."""
-    return Steered(lm, [prompt(text) for text in answers], prefill=PREFILL if judge.readout == "expected" else "")
-
-
-def unsteered(
+def known_scores(
     lm: LanguageModel, judge: Judged, answers: Iterable[str], *, readout: str = "expected"
 ) -> dict[str, float]:
     """Scores of answers by their text, NaN where not valid; the expected ones of texts among its items are known."""
@@ -150,8 +145,7 @@ def unsteered(
     if readout == "expected":
         known = dict(zip(judge.items["text"], judge.items["expected"].where(judge.items["valid"]), strict=True))
     if new := [text for text in dict.fromkeys(answers) if text not in known]:
-        last, anything = len(lm.blocks) - 1, np.eye(1, lm.width)[0]
-        known |= zip(new, steered(lm, judge, new).scores(last, anything, [0.0]).of(readout)[0], strict=True)
+        known |= zip(new, ground.unsteered(lm, judge, new, readout=readout), strict=True)
     return known
 
 
@@ -235,6 +229,6 @@ def search(
 
 
 def _marked(table: pd.DataFrame, floor: float) -> pd.DataFrame:
-    feasible = (table["validity"] >= MIN_VALID) & (table["spearman"] >= floor - ENOUGH)
+    feasible = (table["validity"] >= MIN_VALID) & (table["spearman"] >= floor - SLACK)
     best = table["reduction"].where(feasible)
     return table.assign(feasible=feasible, chosen=table.index == (best.idxmax() if best.notna().any() else -1))

@@ -14,6 +14,7 @@ from biasgeom.defence import Cases
 from biasgeom.erasure import Edit
 from biasgeom.ground import Handle
 from biasgeom.judging import MIN_VALID, Judged
+from biasgeom.ledger import SLACK
 from biasgeom.models import LanguageModel
 from biasgeom.steering import rank_correlation
 from biasgeom.substrate import matrix
@@ -201,7 +202,7 @@ def at_floor(parts: Sequence[Cases], handles: Sequence[Handle], test: Cases, flo
         row |= {name: top[name] for name in ("method", "block", "alpha_units")}
         row["activation_reduction"] = found["reduction"].iloc[0]
     kept = rank_correlation(defence.joined(parts, "rewritten"), defence.joined(parts, "base"))
-    if kept >= least - defence.ENOUGH:
+    if kept >= least - SLACK:
         row["text_reduction"] = float(defence.reduction(test.rewritten, test.biased, test.base))
     else:
         why.append(f"the rewrite's Spearman coefficient is {kept:.2f}" if kept == kept else "the rewrite has none")

@@ -42,12 +42,21 @@ def ground(judge: Judged) -> Ground:
     return Ground(judge, shifts, substrate.effective(shifts, judge.effective), items[items["condition"] == "base"])
 
 
+def asked(lm: LanguageModel, judge: Judged, answers: Iterable[str]) -> Steered:
+    """The judge on these answers, asked as it was in :func:`biasgeom.judging.judge_all`."""
+    return Steered(lm, [judging.prompt(text) for text in answers], prefill=judging.prefill(judge.readout))
+
+
+def unsteered(lm: LanguageModel, judge: Judged, answers: Iterable[str], *, readout: str) -> np.ndarray:
+    """What the judge scores these answers [n] as it is; NaN where not valid."""
+    last, anything = len(lm.blocks) - 1, np.eye(1, lm.width)[0]
+    return asked(lm, judge, answers).scores(last, anything, [0.0]).of(readout)[0]
+
+
 def clean(lm: LanguageModel, of: Ground, *, number: int = 0) -> tuple[Steered, list[str]]:
     """A judge's base answers as prompts to steer on, and their questions' ids; the first ``number``, 0 for all."""
     base = of.baselines.head(number) if number else of.baselines
-    prefill = judging.PREFILL if of.judge.readout == "expected" else ""
-    asked = [judging.prompt(text) for text in base["text"]]
-    return Steered(lm, asked, prefill=prefill), base["question_id"].tolist()
+    return asked(lm, of.judge, base["text"]), base["question_id"].tolist()
 
 
 def most_affected(of: Ground, number: int, *, least: int = 2) -> pd.DataFrame:
@@ -116,10 +125,14 @@ def handles(
     return found, ""
 
 
+def differences(states: np.ndarray, pairs: pd.DataFrame, block: int) -> np.ndarray:
+    """Δh of pairs [n] at a block: states [rows, L, d] → [n, d], float64."""
+    return states[pairs["row"], block].astype(np.float64) - states[pairs["base_row"], block]
+
+
 def mean_length(states: np.ndarray, pairs: pd.DataFrame, block: int) -> float:
     """The mean ‖Δh‖ of pairs at a block."""
-    differences = states[pairs["row"], block].astype(np.float64) - states[pairs["base_row"], block]
-    return float(np.linalg.norm(differences, axis=1).mean())
+    return float(np.linalg.norm(differences(states, pairs, block), axis=1).mean())
 
 
 def text_scores(items: pd.DataFrame, condition: str, questions: Sequence[object], readout: str) -> np.ndarray:

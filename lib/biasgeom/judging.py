@@ -69,6 +69,11 @@ def prompt(answer: str, *, strict: bool = True, cot: bool = False, question: str
     return before + asked + start + after.replace("{answer}", answer)
 
 
+def prefill(readout: str) -> str:
+    """What begins the assistant's turn for a readout: :data:`PREFILL`, or nothing where a judge replies by itself."""
+    return PREFILL if readout == "expected" else ""
+
+
 @functools.cache
 def _template(strict: bool, cot: bool) -> str:
     table = data.published("judge_table9")
@@ -124,7 +129,7 @@ def judge_all(
     chosen = {lm.name: _chosen(lm, asked, items, given[lm.name]) for lm in judges}
     found: dict[str, Readout] = {}
     for together in readouts.sharing(judges):
-        prefills = [PREFILL if chosen[lm.name] == "expected" else "" for lm in together]
+        prefills = [prefill(chosen[lm.name]) for lm in together]
         found |= zip((lm.name for lm in together), readouts.read(together, asked, prefills), strict=True)
     return [_judged(lm, items, found[lm.name], chosen[lm.name]) for lm in judges]
 

@@ -105,9 +105,7 @@ class Ledger:
 
     def violated(self, outcome: Outcome) -> str:
         """Which constraint does not hold; empty: feasible."""
-        valid = math.isfinite(outcome.w1) and outcome.validity >= self.floors[0]
-        kept = outcome.spearman >= self.floors[1] - SLACK
-        return {(True, True): "", (False, True): "validity", (True, False): "spearman"}.get((valid, kept), "both")
+        return violated(outcome, *self.floors)
 
     def best(self) -> float | None:
         """The feasible α of largest W1; of equal ones, the smallest."""
@@ -121,6 +119,16 @@ class Ledger:
             rows += [(alpha, "given", found) for key, (alpha, found) in self.known.items() if key not in self.used]
         table = [(a, stage, o.w1, o.validity, o.spearman, not self.violated(o)) for a, stage, o in rows]
         return pd.DataFrame(table, columns=TRACE).astype({"feasible": bool})
+
+
+def violated(outcome: Outcome, min_validity: float, min_spearman: float) -> str:
+    """Which of the two constraints an outcome does not meet, "validity", "spearman" or "both"; empty: feasible.
+
+    Undefined values don't meet them; without a W1 there is no valid score.
+    """
+    valid = math.isfinite(outcome.w1) and outcome.validity >= min_validity
+    kept = outcome.spearman >= min_spearman - SLACK
+    return {(True, True): "", (False, True): "validity", (True, False): "spearman"}.get((valid, kept), "both")
 
 
 def digits(alpha: float) -> str:

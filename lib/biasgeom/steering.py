@@ -94,11 +94,11 @@ class Steered:
         """
         alphas = np.asarray(alphas, dtype=np.float64)
         if isinstance(direction, np.ndarray) and direction.ndim == 2:
-            made = [self._steps(block, v, alphas[i : i + 1]) for i, v in enumerate(direction)]
+            made = [suffix.edits(self.lm, block, v, alphas[i : i + 1]) for i, v in enumerate(direction)]
             if len(made) != len(alphas):
                 raise ValueError(f"{len(direction)} directions for {len(alphas)} strengths")
             return self._measured(block, torch.cat(made))
-        return self._measured(block, self._steps(block, direction, alphas))
+        return self._measured(block, suffix.edits(self.lm, block, direction, alphas))
 
     def scores_of(self, block: int, edits: np.ndarray) -> Scores:
         """Scores with an edit of its own added to each prompt's state: edits [n, d] → one row, [1, n].
@@ -116,9 +116,6 @@ class Steered:
         if not np.allclose(own[self.places], edits):
             raise ValueError("equal texts were given different edits")
         return self._measured(block, torch.as_tensor(own, dtype=torch.float32)[None])
-
-    def _steps(self, block: int, direction: AnyDirection, alphas: np.ndarray) -> torch.Tensor:
-        return suffix.edits(self.lm, block, direction, alphas)
 
     def _measured(self, block: int, steps: torch.Tensor) -> Scores:
         if not 0 <= block < len(self.lm.blocks):
@@ -220,9 +217,8 @@ def outcome(scores: np.ndarray, target: np.ndarray, *, baseline: np.ndarray | No
     """
     known, aim = scores[~np.isnan(scores)], target[~np.isnan(target)]
     w1 = float(wasserstein_distance(known, aim)) if len(known) and len(aim) else np.nan
-    return Outcome(
-        w1, float(np.mean(~np.isnan(scores))), rank_correlation(scores, target if baseline is None else baseline)
-    )
+    validity = float(np.mean(~np.isnan(scores))) if len(scores) else np.nan
+    return Outcome(w1, validity, rank_correlation(scores, target if baseline is None else baseline))
 
 
 def rank_correlation(scores: np.ndarray, others: np.ndarray) -> float:

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from biasgeom import judging, strengths
+from biasgeom import ground, strengths
 from biasgeom.judging import Judged
 from biasgeom.models import LanguageModel
-from biasgeom.steering import Steered, outcome
+from biasgeom.steering import outcome
 
 
 def by_strength(
@@ -40,11 +40,7 @@ def by_strength(
     if chosen:
         made = made[made["canonical"] | ((made["axis"] == chosen[0]) & (made["strength"] == chosen[1]))]
         made = made.reset_index(drop=True)
-    prefill = judging.PREFILL if judge.readout == "expected" else ""
-    texts = [*answers["answer"], *made["text"]]
-    reader = Steered(lm, [judging.prompt(text) for text in texts], prefill=prefill)
-    nothing = np.ones(lm.width)
-    scores = reader.scores(len(lm.blocks) - 1, nothing, [0.0]).of(readout)[0]
+    scores = ground.unsteered(lm, judge, [*answers["answer"], *made["text"]], readout=readout)
     base, made["score"] = scores[: len(answers)], scores[len(answers) :]
     rows = []
     for (axis, strength), part in made.groupby(["axis", "strength"], sort=False):
