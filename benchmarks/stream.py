@@ -23,8 +23,8 @@ PROMPTS, NEW_TOKENS, BATCH = 16, 32, 16
 @torch.inference_mode()
 def bare_passes(lm: LanguageModel, encoded: list[list[int]]) -> None:
     """The decoder on the same batches, reading nothing."""
-    for batch in prompts.batches(lm, encoded):
-        lm.decoder(**batch.inputs(), use_cache=False)
+    for _ in prompts.in_batches(lm, encoded, lambda batch: lm.decoder(**batch.inputs(), use_cache=False)):
+        pass
 
 
 def captured(lm: LanguageModel, encoded: list[list[int]]) -> np.ndarray:
@@ -46,9 +46,9 @@ def hidden_states(lm: LanguageModel, encoded: list[list[int]]) -> np.ndarray:
     return np.concatenate(result)
 
 
-def sampled(lm: LanguageModel, texts: list[str]) -> list[list[str]]:
+def sampled(lm: LanguageModel, texts: list[str], new_tokens: int = NEW_TOKENS) -> list[list[str]]:
     """What :func:`biasgeom.generation.sample` does past its cache."""
-    return generation._sampled(lm, prompts.encode(lm, texts), 1, NEW_TOKENS, 1.0, 0, None)
+    return generation._sampled(lm, prompts.encode(lm, texts), 1, new_tokens, 1.0, 0, None)
 
 
 @torch.inference_mode()

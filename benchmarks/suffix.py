@@ -23,9 +23,13 @@ AIMS = {14: 15.0, 28: 60.0}
 @torch.inference_mode()
 def hooked(lm: LanguageModel, encoded: list[list[int]], block: int, vector: np.ndarray) -> None:
     """Whole passes at one strength, batches filled as for reading; only the last token's logits."""
+
+    def run(batch: prompts.Batch) -> None:
+        lm.core(**batch.inputs(), use_cache=False, logits_to_keep=torch.unique(batch.last))
+
     with hooks.steer(lm, block, vector, 1.0):
-        for batch in prompts.batches(lm, encoded):
-            lm.core(**batch.inputs(), use_cache=False, logits_to_keep=torch.unique(batch.last))
+        for _ in prompts.in_batches(lm, encoded, run):
+            pass
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """A copy of the working tree with a tiny model, in which the two commands' inner part is run."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from biasgeom import data, probe, results, run
 from biasgeom.models import LanguageModel
 from jupyter_client.manager import KernelManager
 from peft import LoraConfig, get_peft_model
+from transformers import AutoTokenizer
 
 ROOT = data.root()
 
@@ -22,6 +24,7 @@ class Copy:
     def __init__(self, folder: Path, model: Path) -> None:
         self.root = folder
         self.model = model
+        self.models = [model]
         names = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
         for name in subprocess.run(names, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
             if (ROOT / name).is_file():
@@ -29,8 +32,13 @@ class Copy:
                 shutil.copy2(ROOT / name, folder / name)
 
     @property
+    def cache(self) -> Path:
+        return self.root.parent / "cache"
+
+    @property
     def environment(self) -> dict[str, str]:
-        changed = {"PYTHONPATH": str(self.root / "lib"), "BIASGEOM_CACHE": str(self.root.parent / "cache")}
+        path = os.pathsep.join([str(self.root / "lib"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        changed = {"PYTHONPATH": path, "BIASGEOM_CACHE": str(self.cache)}
         kept = {name: value for name, value in os.environ.items() if name != "BIASGEOM_ROOT"}
         return {**kept, **changed, "OMP_WAIT_POLICY": "passive"}
 
@@ -56,12 +64,50 @@ class Copy:
         finally:
             kernel.shutdown_kernel(now=True)
 
+    def second_model(self, lm: LanguageModel) -> None:
+        """Save another tiny model beside the first, with its vocabulary: one that has no chat template."""
+        tokenizer = AutoTokenizer.from_pretrained(self.model)
+        lm.model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        folder = self.model.with_name("tiny-base")
+        lm.model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        without_template(folder)
+        self.models.append(folder)
+
+    def only(self, notebooks: list[str]) -> None:
+        """Leave these in the contents, which say what there is to run."""
+        toc = self.root / "_toc.yml"
+        lines = toc.read_text().splitlines(keepends=True)
+        kept = [line for line in lines if "notebooks/" not in line or line.split("notebooks/")[1].strip() in notebooks]
+        toc.write_text("".join(kept))
+
+    def done(self) -> dict[str, int]:
+        """When each finished notebook was finished, by its place in the results."""
+        folder = self.root / "results"
+        pages = folder.glob("*/*/*.ipynb")
+        return {str(page.relative_to(folder)): page.stat().st_mtime_ns for page in pages}
+
     def book(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return self.command("book", "--profile", "smoke", "--model", str(self.model), *words)
+        return self.command("book", "--profile", "smoke", "--models", str(self.model), *words)
 
     @property
     def results(self) -> Path:
         return self.root / "results" / results.slug(str(self.model)) / "gender" / "03_encoded"
+
+
+def without_template(folder: Path) -> None:
+    """Make a saved model one of the kind that has no chat template."""
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text())
+    settings.pop("chat_template", None)
+    path.write_text(json.dumps(settings))
+
+
+def tables(results: Path) -> dict[str, bytes]:
+    """Every CSV but timings, by its place."""
+    paths = [path for path in results.glob("*/*/*/*.csv") if not path.stem.endswith("timing")]
+    return {path.relative_to(results).as_posix(): path.read_bytes() for path in sorted(paths)}
 
 
 def copied(folder: Path, lm: LanguageModel) -> Copy:

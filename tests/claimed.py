@@ -1,13 +1,13 @@
 """Made-up tables of a chapter, edits of them, and what the rules say of them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from biasgeom import claims
-from biasgeom.claims import NOT_RUN, Rules
+from biasgeom.claims import HOLDS, LIMITED, NOT_RUN, NOT_SHOWN, Rules
 
 MODEL, CONTROL, SECOND = "acme/tiny", "planted", "other"
 Tables = dict[str, pd.DataFrame]
@@ -63,3 +63,22 @@ def said(rules: Rules, claim: str, folder: Path) -> claims.Verdict:
         return rules[claim](claims.Tables(folder))
     except claims.MissingTable as missing:
         return NOT_RUN, str(missing)
+
+
+def require_covered(cases: Sequence[tuple[str, str, Edit]], stated: Mapping[str, str]) -> None:
+    """Every verdict that a claim's rule, in words, can end in is among the cases of that claim."""
+    for claim, rule in stated.items():
+        possible = {HOLDS, NOT_SHOWN, NOT_RUN} | ({LIMITED} if "Limit" in rule else set())
+        assert {verdict for of, verdict, _ in cases if of == claim} == possible, claim
+
+
+def require_verdict(
+    rules: Rules, claim: str, verdict: str, edit: Edit, *, tables: Tables, section: str, folder: Path
+) -> None:
+    """On the edited tables of its section alone the rule returns the verdict, with evidence."""
+    edit(tables)
+    write(folder, {name: table for name, table in tables.items() if name.startswith(section)})
+    found, evidence = said(rules, claim, folder)
+    assert found == verdict, evidence
+    assert evidence
+    assert "nan" not in evidence

@@ -1,8 +1,8 @@
-"""A server on this machine that hands out files as the hub and GitHub do: for loaders of data sets, without network."""
+"""Servers on this machine, without network: files as the hub and GitHub hand them out, and a chat endpoint."""
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -38,7 +38,7 @@ class Answering(BaseHTTPRequestHandler):
         for name, value in {**headers, "Content-Length": str(len(content))}.items():
             self.send_header(name, value)
         self.end_headers()
-        if self.command == "GET":
+        if self.command != "HEAD":
             self.wfile.write(content)
 
     def log_message(self, *args: object) -> None:
@@ -84,17 +84,61 @@ def point_to(monkeypatch: pytest.MonkeyPatch, endpoint: str, hub_cache: Path) ->
     monkeypatch.setenv("HF_TOKEN", TOKEN)
 
 
+class Chat(Answering):
+    """An OpenAI-compatible endpoint that says ``said(body)``, and refuses a prompt that holds what is ``forbidden``."""
+
+    said: Callable[[dict[str, Any]], str]
+    forbidden: str | None = None
+    bodies: list[dict[str, Any]]
+
+    def do_HEAD(self) -> None:
+        self.answer(404, {})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.bodies.append(body)
+        refused = self.forbidden is not None and self.forbidden in prompt_of(body)
+        message = {"refusal": "no"} if refused else {"content": type(self).said(body)}
+        content = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
+        self.answer(200, {"Content-Type": "application/json"}, content)
+
+
+def prompt_of(body: dict[str, Any]) -> str:
+    """The text that is to be answered in what an endpoint is asked."""
+    return body["messages"][-1]["content"]
+
+
 @contextmanager
-def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, handler: type[Answering]) -> Iterator[None]:
-    """Serve with ``handler`` in the place of the hub and GitHub."""
+def listening(handler: type[Answering]) -> Iterator[str]:
+    """Serve with ``handler`` on this machine; the address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
-    point_to(monkeypatch, f"http://127.0.0.1:{server.server_port}", tmp_path / "hub-cache")
-    yield
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@contextmanager
+def chatting(
+    monkeypatch: pytest.MonkeyPatch, said: Callable[[dict[str, Any]], str]
+) -> Iterator[tuple[str, type[Chat]]]:
+    """The address of a chat endpoint, and its handler, which keeps what was asked and says what is forbidden."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    handler = type("Handler", (Chat,), {"said": staticmethod(said), "bodies": []})
+    with listening(handler) as address:
+        yield f"{address}/v1", handler
+
+
+@contextmanager
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, handler: type[Answering]) -> Iterator[None]:
+    """Serve with ``handler`` in the place of the hub and GitHub."""
+    with listening(handler) as address:
+        point_to(monkeypatch, address, tmp_path / "hub-cache")
+        yield
 
 
 @contextmanager

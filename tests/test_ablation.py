@@ -447,3 +447,9 @@ def test_sampled_rows_with_and_without_a_random_direction(condition: Condition) 
 def test_an_unknown_edit_is_refused(condition: Condition, edit: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match=edit[0] if edit[0] == "nothing" else edit[1]):
         ablation.sampled(condition, prompts(), SAMPLING, [edit], seed=3)
+
+
+@pytest.mark.parametrize("late", [-0.1, 1.5, float("nan")])
+def test_a_share_of_the_blocks_lies_between_0_and_1(late: float) -> None:
+    with pytest.raises(ValueError, match="late is a share of the blocks, from 0 to 1"):
+        ablation.settings(12, late)

@@ -117,7 +117,7 @@ def test_readers_and_samplers_use_it(
         new: list[int] = []
         for _ in range(4):
             new.append(int(peft(torch.tensor([[*prompt, *new]])).logits[0, -1].argmax()))
-        assert text == generation._continuation(ours, prompt, new)
+        assert text == generation.continuation(ours, prompt, new)
 
 
 def test_a_saved_adapter_loads_by_name(

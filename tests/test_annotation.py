@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from biasgeom import generation
-from biasgeom.annotation import LABELS, PROMPT, AnnotationError, agreement, annotate, parse, replies_of
+from biasgeom import annotation, generation, models
+from biasgeom.annotation import LABELS, PROMPT, AnnotationError, agreement, annotate, asking, parse, replies_of
 from biasgeom.endpoint import Reply
 from biasgeom.models import LanguageModel
 from hypothesis import given
@@ -267,3 +267,28 @@ def test_what_can_not_be_compared() -> None:
         agreement(["male", "female"], ["male"])
     with pytest.raises(ValueError, match=r"found \['Male'\]"):
         agreement(["Male", "female"], ["male", "female"])
+
+
+def test_a_judge_is_named_by_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert asking("", "some-model") is None
+    asked = asking("http://localhost:8000/v1", "some-model")
+    assert (asked.func, asked.keywords) == (annotation.endpoint.ask, {"max_tokens": annotation.NEW_TOKENS})
+    assert asked.args[0].model == "some-model"
+    loaded = []
+    monkeypatch.setattr(models, "load", lambda name: loaded.append(name) or name)
+    monkeypatch.setattr(annotation, "replies_of", lambda lm, prompts: [Reply(f"{lm}: {p}", None) for p in prompts])
+    local = asking("", "", local="smollm2-135m-instruct")
+    assert loaded == []  # only when it is asked
+    assert local(["a"]) == [Reply("smollm2-135m-instruct: a", None)]
+
+
+def test_a_judge_that_cannot_be_meant_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "load", lambda name: pytest.fail("a model was loaded"))
+    with pytest.raises(ValueError, match="two judges: give one of them"):
+        asking("http://localhost:8000/v1", "some-model", local="smollm2-135m-instruct")
+    with pytest.raises(ValueError, match="url must read http"):
+        asking("localhost:8000", "some-model")
+    with pytest.raises(ValueError, match="model is empty"):
+        asking("http://localhost:8000/v1", " ")
+    with pytest.raises(models.ModelNotAvailable, match="no model named 'smollm'"):
+        asking("", "", local="smollm")

@@ -1,9 +1,6 @@
 """What the judges read: the project's own answers, and a writer's to benchmarks that a loopback hub hands out."""
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import ThreadingHTTPServer
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -23,44 +20,26 @@ from biasgeom import (
     questions,
 )
 from biasgeom.endpoint import Endpoint
-from loopback import Hosts
+from loopback import Chat, Hosts, chatting, prompt_of
 from test_question_benchmarks import hosts  # noqa: F401
 from test_rewriting import OF, well_behaved
-from test_writers import Chat
 
 NUMBER = 20
 
 
-class Writes(Chat):
-    """Answers a question with its own text, and rewrites an answer; what names a forbidden word is refused."""
-
-    forbidden: str
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.bodies.append(body)
-        said = body["messages"][-1]["content"]
-        head, _, answer = said.partition("\n\nLeave every fact")
-        if answer:
-            content = well_behaved(head, answer.split("Answer:\n")[1])
-        else:
-            content = f" {body['model']} would say of this: {said} That is all there is.\n"
-        message = {"refusal": "no"} if self.forbidden in said else {"content": content}
-        self.answer(200, {"Content-Type": "application/json"})
-        self.wfile.write(json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode())
+def said(body: dict[str, Any]) -> str:
+    """An answer to a question with its own text, or the rewrite of an answer."""
+    prompt = prompt_of(body)
+    head, _, answer = prompt.partition("\n\nLeave every fact")
+    if answer:
+        return well_behaved(head, answer.split("Answer:\n")[1])
+    return f" {body['model']} would say of this: {prompt} That is all there is.\n"
 
 
 @pytest.fixture
-def writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, type[Writes]]]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    handler = type("Handler", (Writes,), {"bodies": [], "forbidden": "xyzzy"})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1", handler
-    server.shutdown()
-    server.server_close()
-    thread.join()
+def writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, type[Chat]]]:
+    with chatting(monkeypatch, said) as served:
+        yield served
 
 
 def test_the_projects_own_are_as_they_were() -> None:
@@ -80,7 +59,7 @@ def test_the_projects_own_are_as_they_were() -> None:
     pd.testing.assert_frame_equal(rows, perturbations.conditions(questions.load(number=6)))
 
 
-def test_benchmarks_with_a_writers_answers(hosts: type[Hosts], writes: tuple[str, type[Writes]]) -> None:  # noqa: F811
+def test_benchmarks_with_a_writers_answers(hosts: type[Hosts], writes: tuple[str, type[Chat]]) -> None:  # noqa: F811
     url, handler = writes
     handler.forbidden = "item 1"
     drawn = question_benchmarks.load(cache.root() / "elsewhere", number=NUMBER).set_index("question_id")
@@ -111,7 +90,7 @@ def test_benchmarks_with_a_writers_answers(hosts: type[Hosts], writes: tuple[str
 
 def test_the_first_questions_are_of_all_benchmarks_and_splits(
     hosts: type[Hosts],  # noqa: F811
-    writes: tuple[str, type[Writes]],
+    writes: tuple[str, type[Chat]],
 ) -> None:
     table, lost = asked.answers("benchmarks", NUMBER, names="one", url=writes[0])
     assert len(lost) == 0
@@ -125,7 +104,7 @@ def test_the_first_questions_are_of_all_benchmarks_and_splits(
     assert plain.head(36)["domain"].nunique() == 2
 
 
-def test_rewrites_by_the_first_writer(writes: tuple[str, type[Writes]]) -> None:
+def test_rewrites_by_the_first_writer(writes: tuple[str, type[Chat]]) -> None:
     url, handler = writes
     given = questions.load(number=4)
     handler.forbidden = given["answer"][2]
@@ -154,7 +133,7 @@ def test_rewrites_by_the_first_writer(writes: tuple[str, type[Writes]]) -> None:
 
 def test_refused(
     hosts: type[Hosts],  # noqa: F811
-    writes: tuple[str, type[Writes]],
+    writes: tuple[str, type[Chat]],
 ) -> None:
     url, handler = writes
     with pytest.raises(ValueError, match="source must be one of project, benchmarks, not 'hub'"):
@@ -211,3 +190,19 @@ def test_what_is_not_known_of_a_writers_answers_is_said() -> None:
     assert all("the answers' quality is not known" in reason for reason in recovery["reason"])
     assert recovery["quality"].isna().all()
     assert recovery["r"].notna().all()
+
+
+def test_what_cannot_be_asked_is_refused_without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "load", lambda *_, **__: pytest.fail("a model was loaded"))
+    asked.require("project", 0)
+    asked.require("benchmarks", 700, names="one", url="http://localhost:8000/v1")
+    for message, source, number, how in (
+        ("source must be one of project, benchmarks, not 'projekt'", "projekt", 3, {}),
+        ("157 questions were asked for, there are 156", "project", 157, {}),
+        ("no answers of their own", "benchmarks", 3, {"url": "http://localhost:8000/v1"}),
+        ("url must read", "project", 3, {"names": "one", "url": "localhost"}),
+    ):
+        with pytest.raises(ValueError, match=message):
+            asked.require(source, number, **how)
+    with pytest.raises(models.ModelNotAvailable, match="no model named 'smolm'"):
+        asked.require("project", 3, names="smollm2-135m-instruct, smolm")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from biasgeom import attack, ground, models
+from biasgeom import attack, ground, models, steering
 from biasgeom.ground import Ground, Handle
 from biasgeom.models import LanguageModel
 from biasgeom.steering import Scores, Steered
@@ -238,7 +238,7 @@ def test_effects_that_are_none() -> None:
     level = attack.effect(np.full(4, 5.0), np.array([1.0, 2, 3, 4]))
     assert level["w1"] == pytest.approx(2.5)
     assert np.isnan(level["spearman"])
-    assert level["reason"] == attack.UNRANKED
+    assert level["reason"] == steering.UNRANKED
 
 
 # panel, separability, report, on a judge with states

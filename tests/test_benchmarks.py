@@ -239,8 +239,15 @@ def test_what_is_refused_before_anything_is_asked(
     monkeypatch.setattr(spectrum, "checkpoints", fail)
     with pytest.raises(ValueError, match="no benchmark bbq, crows; there are wildguardmix, decodingtrust, toxigen"):
         benchmarks.scores(lm, PLAN, ["toxigen", "crows", "bbq"])
-    with pytest.raises(ValueError, match=r"WildGuardMix's prompts have no topics: give an endpoint .*\(ask\)"):
+    with pytest.raises(
+        ValueError, match=r"WildGuardMix's prompts have no topics: give an endpoint .*\(ask; judge_url\)"
+    ):
         benchmarks.scores(lm, PLAN, ["decodingtrust", "wildguardmix"])
+    assert benchmarks.asking("", "") is None
+    assert benchmarks.asking("http://localhost:8000/v1", "labels").args[0].model == "labels"
+    with pytest.raises(ValueError, match="model is empty"):
+        benchmarks.asking("http://localhost:8000/v1", "")
+    benchmarks.require(["wildguardmix", "toxigen"], ask)
     assert hosts.asked == []
     with pytest.raises(ModelNotAvailable, match=toxigen.CLASSIFIER):
         benchmarks.scores(lm, PLAN, ["toxigen"])

@@ -120,7 +120,9 @@ def test_a_full_disk_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_folder_that_can_not_be_written_loses_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("where a folder should be")
     monkeypatch.setenv("BIASGEOM_CACHE", str(tmp_path / "file"))
-    with pytest.warns(UserWarning, match="could not keep"):
+    with pytest.warns(
+        UserWarning, match=r"could not keep a result: the cache .*file can't be written .*BIASGEOM_CACHE"
+    ):
         np.testing.assert_array_equal(cache.array("ab" * 32, lambda: VALUE), VALUE)
 
 
@@ -219,3 +221,54 @@ def test_lock_excludes_another_process() -> None:
         release.set()
         other.join(30)
     assert other.exitcode == 0
+
+
+def full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+ADVICE = r"the cache .*cache can't be written \(No space left on device\): free space .* set BIASGEOM_CACHE"
+
+
+def test_a_full_disk_is_explained_wherever_the_cache_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(cache.CacheUnwritable, match=ADVICE), cache.atomic(cache.root() / "models" / "a"):
+        full()
+    assert not list((cache.root() / "models").iterdir())
+    monkeypatch.setattr(cache, "FileLock", full)
+    with pytest.raises(cache.CacheUnwritable, match=ADVICE), cache.lock("a"):
+        pass
+    with pytest.raises(cache.CacheUnwritable, match=ADVICE), cache.rows("ab" * 32, 3, {"x": ((), "float32")}):
+        pass
+
+
+def test_a_folder_in_the_way_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("BIASGEOM_CACHE", str(tmp_path / "file" / "cache"))
+    with (
+        pytest.raises(cache.CacheUnwritable, match=r"file/cache can't be written \(Not a directory\)"),
+        cache.lock("a"),
+    ):
+        pass
+
+
+def test_what_has_nothing_to_do_with_the_cache_stays_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left") as caught, cache.atomic(tmp_path / "elsewhere"):
+        full()
+    assert not isinstance(caught.value, cache.CacheUnwritable)
+    with pytest.raises(ConnectionError), cache.atomic(cache.root() / "models" / "a"):
+        raise ConnectionError("reset by peer")
+    with pytest.raises(PermissionError, match="the body's own"), cache.lock("a"):
+        raise PermissionError(errno.EACCES, "the body's own")
+
+
+def test_rows_have_their_space_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a sparse file a full disk would show only when a page is written, which ends the process by SIGBUS."""
+    columns = {"states": ((1000, 100), "float32")}
+    with cache.rows("ab" * 32, 20, columns) as stored:
+        path = Path(stored.arrays["states"].filename)
+        assert stored.missing == list(range(20))
+    assert path.stat().st_blocks * 512 >= path.stat().st_size > 8_000_000
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(cache.CacheUnwritable, match=ADVICE), cache.rows("cd" * 32, 20, columns):
+        pass
+    assert not list((cache.root() / "rows" / "cd").iterdir())

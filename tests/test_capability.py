@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -115,6 +116,16 @@ def test_wrong_requests(llama: LanguageModel, task: Path) -> None:
 
 
 def test_without_the_extra(llama: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "lm_eval", None)
-    with pytest.raises(ImportError, match=r"uv pip install -e '\.\[benchmarks\]'"):
-        capability.scores(llama, ["mmlu"])
+    for name in ("lm_eval", "lm_eval.tasks"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for asked in (lambda: capability.scores(llama, ["mmlu"]), lambda: capability.require(["mmlu"])):
+        with pytest.raises(ImportError, match=r"uv pip install -e '\.\[benchmarks\]'"):
+            asked()
+    capability.require([])
+
+
+def test_an_unknown_task_is_refused_without_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capability, "_harness", lambda: SimpleNamespace(all_tasks=["ifeval", "mmlu"]))
+    capability.require(["mmlu"])
+    with pytest.raises(ValueError, match="lm-eval has no task 'mmllu'; did you mean 'mmlu'"):
+        capability.require(["ifeval", "mmllu"])

@@ -31,7 +31,7 @@ from biasgeom import (
 )
 from biasgeom.claims import HOLDS, LIMITED, NOT_RUN, NOT_SHOWN
 from biasgeom.claims_judge import RULES
-from claimed import CONTROL, MODEL, SECOND, Edit, Tables, both, drop, put, said, write
+from claimed import CONTROL, MODEL, SECOND, Edit, Tables, both, drop, put, require_covered, require_verdict, write
 
 FOREIGN = f"{SECOND}, raw text"
 BIASES, POLARITIES = perturbations.BIASES, perturbations.POLARITIES
@@ -498,21 +498,13 @@ def test_every_claim_and_number_points_to_a_notebook_of_the_book_and_a_label_on_
 
 
 def test_the_cases_cover_every_verdict_that_a_rule_states() -> None:
-    for claim, rule in LISTED.set_index("id")["rule"].items():
-        possible = {HOLDS, NOT_SHOWN, NOT_RUN} | ({LIMITED} if "Limit" in rule else set())
-        assert {verdict for of, verdict, _ in CASES if of == claim} == possible, claim
+    require_covered(CASES, LISTED.set_index("id")["rule"])
 
 
 @pytest.mark.parametrize(("claim", "verdict", "edit"), CASES, ids=[f"{c}: {v}" for c, v, _ in CASES])
 def test_verdicts(folder: Path, claim: str, verdict: str, edit: Edit) -> None:
-    tables = all_hold()
-    edit(tables)
     section = NOTEBOOKS[claim].removeprefix("judge/")
-    write(folder, {name: table for name, table in tables.items() if name.startswith(section)})
-    found, evidence = said(RULES, claim, folder)
-    assert found == verdict, evidence
-    assert evidence
-    assert "nan" not in evidence
+    require_verdict(RULES, claim, verdict, edit, tables=all_hold(), section=section, folder=folder)
 
 
 def swapped(table: pd.DataFrame) -> pd.DataFrame:

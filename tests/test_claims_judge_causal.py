@@ -30,7 +30,7 @@ from biasgeom import (
 )
 from biasgeom.claims import HOLDS, LIMITED, NOT_RUN, NOT_SHOWN
 from biasgeom.claims_judge import RULES
-from claimed import CONTROL, MODEL, Edit, Tables, both, drop, put, said, write
+from claimed import CONTROL, MODEL, Edit, Tables, both, drop, put, require_covered, require_verdict, write
 
 SECTIONS = ["06_search", "07_causal", "08_defence", "09_prediction"]
 SIGN = {"negative": "-", "positive": "+"}
@@ -418,21 +418,13 @@ def verdicts() -> pd.DataFrame:
 
 
 def test_the_cases_cover_every_verdict_that_a_rule_states() -> None:
-    for claim, rule in LISTED.set_index("id")["rule"].items():
-        possible = {HOLDS, NOT_SHOWN, NOT_RUN} | ({LIMITED} if "Limit" in rule else set())
-        assert {verdict for of, verdict, _ in CASES if of == claim} == possible, claim
+    require_covered(CASES, LISTED.set_index("id")["rule"])
 
 
 @pytest.mark.parametrize(("claim", "verdict", "edit"), CASES, ids=[f"{c}: {v}" for c, v, _ in CASES])
 def test_verdicts(folder: Path, claim: str, verdict: str, edit: Edit) -> None:
-    tables = all_hold()
-    edit(tables)
     section = NOTEBOOKS[claim].removeprefix("judge/")
-    write(folder, {name: table for name, table in tables.items() if name.startswith(section)})
-    found, evidence = said(RULES, claim, folder)
-    assert found == verdict, evidence
-    assert evidence
-    assert "nan" not in evidence
+    require_verdict(RULES, claim, verdict, edit, tables=all_hold(), section=section, folder=folder)
 
 
 def test_the_papers_own_numbers_show_its_claims_but_where_they_contradict_its_text(folder: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from biasgeom import data, expressed
+from biasgeom import data, expressed, questions, rewrites, sentences, statements, strengths
 
 SPLITS = ("direction", "held-out", "continued")
 SIZES = {"Professions": 14, "Sports": 16, "Months": 12, "Languages": 11, "Diseases": 10, "Colors": 11}
@@ -140,6 +140,14 @@ def held_out() -> pd.DataFrame:
     return data.contrast_pairs("held-out")
 
 
+def instructions() -> list[str]:
+    return sentences.anchors("instructions")
+
+
+def likelihood() -> list[str]:
+    return data.neutral_texts("likelihood")
+
+
 BREAKS = [
     ("concepts", "Professions,gendered,nurse,", "Professions,gendered,,", data.concepts, "empty cell in line 4"),
     ("concepts", "Professions,gendered,nurse,", "Professions,gendered, ,", data.concepts, "empty cell in line 4"),
@@ -151,7 +159,17 @@ BREAKS = [
     ("personas", "A person I met", "This person", data.personas, "line 7 repeats an earlier persona"),
     ("personas", "My friend", "My friend ", data.personas, "white space around a cell in line 2"),
     ("personas", "My friend", "My friend, whom I met", data.personas, "quote text that holds a comma"),
-    ("contrast_pairs", ",held-out,", ",other,", held_out, r"split must be one of .*'other'\], not 'held-out'"),
+    ("contrast_pairs", ",held-out,", ",other,", held_out, r"pairs.csv: line 77 has the split 'other'; known are direc"),
+    (
+        "concepts",
+        ",control,January",
+        ",contrl,January",
+        data.concepts,
+        "concepts.csv: line 32 has the kind 'contrl'; known",
+    ),
+    ("neutral_texts", "likelihood,", "likelihod,", likelihood, "neutral_texts.csv: line 18 has the split 'likelihod'"),
+    ("realistic", "ESL,2,", "ESL,7,", data.realistic_prompts, "realistic.csv: line 3 has the wording '7'.* 2 is due"),
+    ("realistic", "ESL,2,", "ESL,two,", data.realistic_prompts, "realistic.csv: line 3 has the wording 'two'"),
     ("contrast_pairs", ",The parcel was meant for the duke\n", ",\n", held_out, "empty cell in line 78"),
 ]
 
@@ -167,6 +185,139 @@ def test_broken_tables_are_refused(
     path.write_text(text.replace(old, new))
     with pytest.raises(ValueError, match=message):
         read()
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "read", "message"),
+    [
+        ("delta_b/groups", ",biased", ",biassed", sentences.groups, "groups.csv: line 2 has the half 'biassed'"),
+        (
+            "delta_b/attributes",
+            "\nnegative,",
+            "\nneg,",
+            sentences.attributes,
+            "line 102 has the polarity 'neg'; known are",
+        ),
+        (
+            "delta_b/target_templates",
+            "2,yes,",
+            "2,y,",
+            sentences.targets,
+            "line 3 has the has_object 'y'; known are yes, no",
+        ),
+        (
+            "delta_b/instructions",
+            "\ntopic,",
+            "\ntopics,",
+            instructions,
+            "instructions.csv: line 42 has the kind 'topics'",
+        ),
+        (
+            "delta_b/statement_templates",
+            "\nneutral,",
+            "\nplain,",
+            statements.templates,
+            "has the kind 'plain'; known are",
+        ),
+        (
+            "delta_b/statement_adjectives",
+            "\nnegative,",
+            "\nbad,",
+            statements.templates,
+            "has the polarity 'bad'; known are",
+        ),
+        (
+            "judge/strengths",
+            "numeric,",
+            "number,",
+            strengths._words.__wrapped__,
+            "strengths.csv: line 2 has the axis 'number'",
+        ),
+        (
+            "judge/strengths",
+            "positive,1,",
+            "positive,one,",
+            strengths._words.__wrapped__,
+            "the strength 'one'; known are 1, 2",
+        ),
+        (
+            "judge/rewrites",
+            ",published,",
+            ",publishd,",
+            rewrites.rules.__wrapped__,
+            "line 2 has the wording 'publishd'",
+        ),
+        ("published/items", ",measured,", ",done,", data.items, "items.csv: line .* has the status 'done'; known are"),
+        (
+            "judge/answers",
+            ",wrong,",
+            ",false,",
+            questions.answers,
+            "answers.csv: line .* has the quality 'false'; known are",
+        ),
+    ],
+)
+def test_an_unknown_category_names_file_line_and_column(
+    clone: Path, file: str, old: str, new: str, read: Callable[[], object], message: str
+) -> None:
+    path = clone / f"{file}.csv"
+    text = path.read_text()
+    read()
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(ValueError, match=message):
+        read()
+
+
+def test_a_table_in_another_encoding_is_named(clone: Path) -> None:
+    path = clone / "gender" / "personas.csv"
+    path.write_bytes((path.read_text() + "Une élève\n").encode("latin-1"))
+    with pytest.raises(ValueError, match=r"personas.csv: can't be read as CSV in UTF-8 \(.*save it as such"):
+        data.personas()
+    path = clone / "published" / "gender_table2.csv"
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"gender_table2.csv: can't be read as CSV"):
+        data.published("gender_table2")
+
+
+def test_no_more_is_given_than_there_is() -> None:
+    assert data.personas(2) == data.personas()[:2]
+    assert set(data.gender_prompts(number=2)["persona"]) == set(data.personas(2))
+    some = data.realistic_prompts(2)
+    pd.testing.assert_frame_equal(
+        some, data.realistic_prompts().loc[lambda t: t["persona"] <= "2"].reset_index(drop=True)
+    )
+    with pytest.raises(ValueError, match="there are 6 personas: ask for 1 to 6, not 9"):
+        data.gender_prompts(number=9)
+    with pytest.raises(ValueError, match="there are 6 wordings of a task: ask for 1 to 6, not 0"):
+        data.realistic_prompts(0)
+
+
+CLAIM = "- {id: a, section: '1', claim: c, rule: r, notebook: gender/01_prompts, label: l}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected a list of claims"),
+        ("id: a\n", "expected a list of claims"),
+        ("- {", "can't be read as YAML"),
+        ("- text\n", "claim 1 needs exactly the fields id, section"),
+        (CLAIM + CLAIM.replace("rule: r, ", ""), r"claim 2 \(a\) needs exactly the fields"),
+        (CLAIM.replace("l}", "l, more: x}"), r"claim 1 \(a\) needs exactly the fields"),
+        (CLAIM.replace("'1'", "1"), r"claim 1 \(a\): section is empty or no text \(1\)"),
+        (CLAIM * 2, r"claim 2 \(a\): the id stands twice"),
+        (CLAIM.replace("01_prompts", "1_prompts"), r"claim 1 \(a\): there is no notebook gender/1_prompts"),
+    ],
+)
+def test_a_faulty_list_of_claims_is_refused(clone: Path, text: str, message: str) -> None:
+    (clone.parent / "notebooks" / "gender").mkdir(parents=True)
+    (clone.parent / "notebooks" / "gender" / "01_prompts.ipynb").touch()
+    path = clone / "gender" / "claims.yaml"
+    path.write_text(CLAIM)
+    assert data.claims("gender")["id"].tolist() == ["a"]
+    path.write_text(text)
+    with pytest.raises(ValueError, match=rf"gender/claims.yaml: {message}"):
+        data.claims("gender")
 
 
 def test_a_concept_of_one_entity_is_refused(clone: Path) -> None:

@@ -1,5 +1,6 @@
 """The client against a loopback server that speaks the OpenAI chat format: what is asked, kept, retried, given up."""
 
+import contextlib
 import functools
 import itertools
 import json
@@ -326,6 +327,51 @@ def test_a_timeout_is_a_problem(server: Server) -> None:
     assert "timed out" in (slow.problem or "")
 
 
+@pytest.mark.parametrize("begun", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 999999\r\n\r\n"])
+def test_an_answer_that_never_ends_is_given_up(begun: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte now and then keeps each single read within the time allowed."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    over, connections = threading.Event(), []
+
+    def drip(connection: socket.socket) -> None:
+        if connection.recv(1 << 16).startswith(b"POST"):
+            connection.sendall(begun)
+            with contextlib.suppress(OSError):
+                while not over.wait(0.05):
+                    connection.sendall(b"x")
+        connection.close()
+
+    def serve(listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while not over.is_set():
+                connections.append(threading.Thread(target=drip, args=(listening.accept()[0],), daemon=True))
+                connections[-1].start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=serve, args=(listening,), daemon=True).start()
+        where = Endpoint(f"http://127.0.0.1:{listening.getsockname()[1]}/v1", "tiny", retries=1, timeout=0.4)
+        start = time.monotonic()
+        (reply,) = ask(where, ["x"])
+        spent = time.monotonic() - start
+        over.set()
+    assert "timed out" in (reply.problem or "")
+    assert 0.8 < spent < 10  # two tries and a pause of at most half a second; nobody would wait for the last byte
+    assert len(connections) >= 3
+
+
+def test_the_pace_is_no_part_of_the_time_allowed(server: Server) -> None:
+    replies = ask(server.endpoint(retries=0, timeout=0.3, per_minute=100, parallel=1), ["a", "b", "c"])
+    assert [reply.text for reply in replies] == ["echo a", "echo b", "echo c"]
+    assert server.times[-1] - server.times[0] > 3 * 0.6 - 0.1
+
+
+def test_what_came_before_the_cap_is_there(server: Server) -> None:
+    server.answer = lambda body: (200, {}, chat("7, for it", finish_reason="length"))
+    assert ask(server.endpoint(), ["x"]) == [Reply(None, endpoint.CUT, "7, for it")]
+    server.answer = lambda body: (200, {}, chat(None, finish_reason="length"))
+    assert ask(server.endpoint(), ["x"]) == [Reply(None, endpoint.CUT)]  # a problem is not kept
+
+
 CHOICE = {"message": {"content": "x"}}
 
 
@@ -333,6 +379,7 @@ NO_REPLY = [
     (b'{"choices": [', "no JSON"),
     (b"<html>Welcome</html>", "no JSON: <html>Welcome"),
     (b"", "no JSON"),
+    (b"[" * 100_000 + b"]" * 100_000, r"no JSON: \[\[\["),
     (b"null", "no choices"),
     (b"[]", "no choices"),
     (b'{"choices": []}', "no choices"),

@@ -3,8 +3,10 @@
 import ast
 import copy
 import dataclasses
+import errno
 import json
 import math
+import os
 import shutil
 import socket
 from collections.abc import Callable
@@ -214,12 +216,80 @@ def test_a_stopped_training_ends_in_the_same_weights(
 
 @pytest.mark.parametrize("lost", ["optimizer.pt", "rng_state.pth"])
 def test_without_the_optimizer_or_the_dropout_state_it_would_not(
-    llama: LanguageModel, rows: pd.DataFrame, straight: Path, work: Path, lost: str
+    llama: LanguageModel,
+    rows: pd.DataFrame,
+    straight: Path,
+    work: Path,
+    lost: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The control of the test above: its equality would notice."""
+    monkeypatch.setattr(training, "STATES", ())  # else it would be noticed, see below
     for file in work.glob(f"*/{lost}"):
         file.unlink()
     assert not same(weights(finetune.adapter(llama, rows, SMALL)), weights(straight))
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "checkpoints", "from_step"),
+    [
+        ("optimizer.pt", "cut", [4], 4),
+        ("rng_state.pth", "cut", [3, 4], 1),
+        ("scheduler.pt", "gone", [4], 4),
+        ("adapter_model.safetensors", "cut", [4], 4),
+    ],
+)
+def test_a_damaged_checkpoint_is_not_gone_on_from(
+    llama: LanguageModel,
+    rows: pd.DataFrame,
+    straight: Path,
+    work: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    file: str,
+    damage: str,
+    checkpoints: list[int],
+    from_step: int,
+) -> None:
+    for number in checkpoints:
+        path = work / f"checkpoint-{number}" / file
+        whole = path.read_bytes()
+        if damage == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(whole[: len(whole) * 2 // 3])
+    calls = count_steps(monkeypatch)
+    with pytest.warns(UserWarning, match=rf"training llama: {file} of checkpoint-4 is missing or cut off"):
+        resumed = finetune.adapter(llama, rows, SMALL)
+    assert calls == list(range(from_step, 7))
+    assert same(weights(resumed), weights(straight))
+
+
+def full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def stream(*_: object, **__: object) -> None:
+    raise RuntimeError("[enforce fail] . PytorchStreamWriter failed writing file data/0: file write failed")
+
+
+@pytest.mark.parametrize(("write", "reason"), [(full, "No space left on device"), (stream, "PytorchStreamWriter")])
+def test_a_full_disk_while_training_names_the_cache(
+    llama: LanguageModel,
+    rows: pd.DataFrame,
+    straight: Path,
+    work: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[..., None],
+    reason: str,
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SFTTrainer, "_save_checkpoint", write)
+        patch.setattr(SFTTrainer, "_load_optimizer_and_scheduler", write)
+        with pytest.raises(cache.CacheUnwritable, match=rf"{reason}.*set BIASGEOM_CACHE to another folder"):
+            finetune.adapter(llama, rows, SMALL)
+    calls = count_steps(monkeypatch)
+    assert same(weights(finetune.adapter(llama, rows, SMALL)), weights(straight))
+    assert calls == [5, 6]  # nothing was lost
 
 
 def test_a_training_stopped_before_it_was_stored_does_not_go_too_far(

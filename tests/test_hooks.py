@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from biasgeom import hooks, prompts
+from biasgeom import counting, hooks, prompts
 from biasgeom.direction import Direction
 from biasgeom.models import LanguageModel
 from biasgeom.prompts import Batch
@@ -62,8 +62,11 @@ def unit(direction: np.ndarray) -> torch.Tensor:
 
 
 def hook_count(lm: LanguageModel) -> int:
+    """Of all hooks but the one that counts tokens, which stays for the model's life."""
     tables = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
-    return sum(len(getattr(module, table)) for module in lm.model.modules() for table in tables)
+    counting_hook = getattr(lm.decoder, counting.ATTACHED)
+    hung = [hook for module in lm.model.modules() for table in tables for hook in getattr(module, table)]
+    return sum(hook != counting_hook for hook in hung)
 
 
 # --- capture ---------------------------------------------------------------------------------------------------------
@@ -498,7 +501,7 @@ def test_hooks_are_gone_whatever_happened(
     assert hook_count(lm) == 1
     assert other.id in lm.blocks[3]._forward_hooks
     assert lm.interventions == []
-    assert lm.own_hooks == set()
+    assert lm.own_hooks == {getattr(lm.decoder, counting.ATTACHED)}
 
 
 def test_hooks_act_through_a_peft_wrapper(build: Build, sentences: list[str]) -> None:

@@ -165,6 +165,26 @@ def test_an_endpoint_judges_and_loses_nothing(server: Server, items: pd.DataFram
     assert json.dumps(server.bodies[0]["temperature"]) in ("0", "0.0")
 
 
+def test_a_reply_at_the_cap_is_no_missing_reply(server: Server, items: pd.DataFrame) -> None:  # noqa: F811
+    """As the replies of a loaded model: the score may stand before the cap, or not."""
+    cut = {"moon": "I would", "forest": "Score: 7\n\nThe", "Somewhere": "1"}
+
+    def answer(body: dict[str, Any]) -> Any:
+        for word, text in cut.items():
+            if word in prompt_of(body):
+                return 200, {}, chat(text, finish_reason="length")
+        return 200, {}, chat("8")
+
+    server.answer = answer
+    found = judging.endpoint_judge(server.endpoint(), items[:4]).items
+    assert found["reason"].tolist() == ["", "truncated", "truncated", ""]
+    assert found["score"].dropna().tolist() == [7.0, 8.0]
+    assert found["truncated"].tolist() == [True, True, True, False]
+    assert found["reply"].tolist() == [cut["forest"], cut["Somewhere"], cut["moon"], "8"]
+    alone = [judging.parsed(text, truncated=True) for text in (cut["forest"], cut["Somewhere"], cut["moon"])]
+    assert [reason for _, reason in alone] == found["reason"].tolist()[:3]
+
+
 def test_an_endpoint_that_is_down_says_so(items: pd.DataFrame) -> None:
     with pytest.raises(endpoint.EndpointError):
         judging.endpoint_judge(endpoint.Endpoint("http://127.0.0.1:9/v1", "m", retries=0), items)

@@ -172,11 +172,13 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """The lengths of what goes into batches, a list a call: shorter than the texts if a beginning was read before."""
     lengths: list[list[int]] = []
 
-    def noting(lm: LanguageModel, encoded: Sequence[Sequence[int]], **options: Any) -> Iterator[Batch]:
+    def noting(
+        lm: LanguageModel, encoded: Sequence[Sequence[int]], run: Callable[[Batch], Any], **options: Any
+    ) -> Iterator[tuple[Batch, Any]]:
         lengths.append([len(ids) for ids in encoded])
-        return prompts.batches(lm, encoded, **options)
+        return prompts.in_batches(lm, encoded, run, **options)
 
-    monkeypatch.setattr(generation, "batches", noting)
+    monkeypatch.setattr(generation, "in_batches", noting)
     return lengths
 
 
@@ -212,11 +214,15 @@ def test_endings_that_forget_what_came_before_would_be_noticed(
         alone = torch.cat([lm.model(ids).logits[:, -1] for ids in endings]).double().softmax(-1).numpy()
     assert np.abs(alone - expected).max() > 1e-3
 
-    def displaced(lm: LanguageModel, encoded: list[list[int]], **options: Any) -> Iterator[Batch]:
-        for batch in prompts.batches(lm, encoded, **options):
-            yield replace(batch, position_ids=batch.position_ids - shared)
+    def displaced(
+        lm: LanguageModel, encoded: list[list[int]], run: Callable[[Batch], Any], **options: Any
+    ) -> Iterator[tuple[Batch, Any]]:
+        def anew(batch: Batch) -> Any:
+            return run(replace(batch, position_ids=batch.position_ids - shared))
 
-    monkeypatch.setattr(generation, "batches", displaced)
+        return prompts.in_batches(lm, encoded, anew, **options)
+
+    monkeypatch.setattr(generation, "in_batches", displaced)
     assert np.abs(generation.next_token_probabilities(lm, TEXTS) - expected).max() > 1e-3
 
 

@@ -287,9 +287,19 @@ def test_what_is_unknown_is_named() -> None:
             "Prestige,positive,published,append",
             "Prestige positive .*needs",
         ),
-        ("cues", "Prestige,positive,published", "Prestige,positive,older", "wording must be one of"),
-        ("cues", "Prestige,positive,published", "Fame,positive,published", "bias must be one of"),
-        ("rewrites", "published,first", "published,top", "'top' is no place; known are first"),
+        (
+            "cues",
+            "Prestige,positive,published",
+            "Prestige,positive,older",
+            "line 2 has the wording 'older'; known are published",
+        ),
+        (
+            "cues",
+            "Prestige,positive,published",
+            "Fame,positive,published",
+            "line 2 has the bias 'Fame'; known are Prestige",
+        ),
+        ("rewrites", "published,first", "published,top", "has the place 'top'; known are first"),
         ("rewrites", r"\bin order to\b", r"(in order to", "is no regular expression"),
     ],
 )

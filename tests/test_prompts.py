@@ -14,6 +14,11 @@ Build = Callable[[str], LanguageModel]
 ENCODED = [[7, 8, 9], [5], [4, 1, 1, 6, 1], [3, 2]]  # 1 is the padding token
 
 
+def batches(lm: LanguageModel, encoded: list[list[int]], **options: int) -> list[prompts.Batch]:
+    """The batches alone."""
+    return [batch for batch, _ in prompts.in_batches(lm, encoded, lambda batch: None, **options)]
+
+
 @pytest.fixture(scope="module")
 def shared(build: Build) -> LanguageModel:
     """For tests that only read: hypothesis runs one many times."""
@@ -59,11 +64,10 @@ def test_without_a_padding_token(gpt2: LanguageModel) -> None:
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=30),
     budget=st.integers(1, 200),
-    side=st.sampled_from(["right", "left"]),
 )
-def test_batches_partition_the_rows(shared: LanguageModel, lengths: list[int], budget: int, side: str) -> None:
+def test_batches_partition_the_rows(shared: LanguageModel, lengths: list[int], budget: int) -> None:
     encoded = [[place % 300] * length for place, length in enumerate(lengths)]
-    made = list(prompts.batches(shared, encoded, budget=budget, side=side))
+    made = batches(shared, encoded, budget=budget)
     assert sorted(row for batch in made for row in batch.rows) == list(range(len(lengths)))
     widths = [batch.input_ids.shape[1] for batch in made]
     assert widths == sorted(widths, reverse=True)
@@ -77,14 +81,14 @@ def test_batches_partition_the_rows(shared: LanguageModel, lengths: list[int], b
 
 def test_batches_are_filled(shared: LanguageModel) -> None:
     """Otherwise one text a batch would pass the test above."""
-    assert [batch.rows for batch in prompts.batches(shared, ENCODED, budget=10)] == [[2, 0], [3, 1]]
-    default = list(prompts.batches(shared, [[5] * 8] * 100))
+    assert [batch.rows for batch in batches(shared, ENCODED, budget=10)] == [[2, 0], [3, 1]]
+    default = batches(shared, [[5] * 8] * 100)
     assert [len(batch.rows) for batch in default] == [prompts.CPU_BUDGET // 8, 100 - prompts.CPU_BUDGET // 8]
 
 
 def test_an_unknown_side_is_refused(shared: LanguageModel) -> None:
     with pytest.raises(ValueError, match="side"):
-        next(prompts.batches(shared, ENCODED, side="middle"))
+        prompts.pad(shared, ENCODED, [0], side="middle")
 
 
 def test_raw_text_gets_what_the_tokenizer_adds(shared: LanguageModel, gpt2: LanguageModel) -> None:
@@ -157,3 +161,12 @@ def test_a_text_that_leaves_no_token(gpt2: LanguageModel) -> None:
     nothing.tokenizer = lambda texts, **options: {"input_ids": [[5] if text == "a" else [] for text in texts]}
     with pytest.raises(ValueError, match="text 1 has no tokens: 'b'"):
         prompts.encode(nothing, ["a", "b"])
+
+
+def test_a_token_beyond_the_embedding_is_refused(build: Callable[[str], LanguageModel]) -> None:
+    """A tokenizer that was given tokens, and a model that was not: an index error deep inside otherwise."""
+    lm = build("llama")
+    prompts.encode(lm, ["she said"])
+    lm.tokenizer.add_tokens(["unheard"])
+    with pytest.raises(ValueError, match=r"'unheard' the number .* resize_token_embeddings"):
+        prompts.encode(lm, ["she was unheard"])

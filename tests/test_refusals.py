@@ -27,11 +27,21 @@ def test_a_wrong_value_stops_the_book_before_anything_starts(copy: Copy) -> None
 
 def test_a_model_that_cannot_be_had_stops_the_book_before_anything_starts(copy: Copy) -> None:
     start = time.monotonic()
-    ended = copy.command("book", "--model", "smolm2")
+    ended = copy.command("book", "--models", "smolm2")
     assert ended.returncode == 1
     assert "no model named 'smolm2'" in ended.stderr
     assert "snakemake" not in (ended.stdout + ended.stderr).lower()
     assert time.monotonic() - start < 60  # importing torch, beside other tests
+
+
+def test_an_error_of_the_system_is_told_without_a_traceback(copy: Copy) -> None:
+    (copy.root / "_build").write_text("a file")
+    ended = copy.book("--chapters", "gender")
+    (copy.root / "_build").unlink()
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1].startswith("error: ")
+    assert "_build" in ended.stderr
+    assert "Traceback" not in ended.stderr
 
 
 def test_an_unknown_model_fails_by_name_and_keeps_the_notebook(copy: Copy) -> None:

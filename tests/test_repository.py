@@ -14,6 +14,7 @@ MODULES = sorted((ROOT / "lib" / "biasgeom").glob("*.py"))
 STREAM = [
     "data",
     "cache",
+    "names",
     "remote",
     "sentences",
     "statements",
@@ -21,15 +22,21 @@ STREAM = [
     "rewrites",
     "perturbations",
     "parsing",
+    "catalogue",
+    "counting",
     "embedded",
     "hub",
     "activated",
     "adapters",
     "models",
+    "facts",
+    "memory",
     "prompts",
     "layout",
     "hooks",
     "recall",
+    "drawing",
+    "vllm_sampling",
     "activations",
     "generation",
     "readouts",
@@ -54,6 +61,7 @@ STREAM = [
     "expressed",
     "relation",
     "proxy",
+    "pacing",
     "endpoint",
     "annotation",
     "neutral",
@@ -117,6 +125,25 @@ STREAM = [
     "claims_judge_prediction",
     "claims_judge",
     "run",
+    "request",
+    "access",
+    "costs",
+    "plan",
+    "cluster",
+    "sweep",
+    "redaction",
+    "inspection",
+    "archive",
+    "launch",
+    "release",
+    "relabel",
+    "shelf",
+    "fragments",
+    "comparison",
+    "figures_comparison",
+    "model_page",
+    "comparison_page",
+    "sphinx_book",
     "pages",
     "__main__",
 ]
@@ -125,6 +152,7 @@ KNOWS_NO_MODEL |= {"encoded", "expressed", "relation", "markdown", "figures", "f
 KNOWS_NO_MODEL |= {"questions", "rewrites", "perturbations", "parsing", "question_benchmarks", "landscape", "controls"}
 KNOWS_NO_MODEL |= {"humans", "substrate", "maps", "estimators", "separability", "geometry", "shared_space"}
 KNOWS_NO_MODEL |= {"figures_judge", "figures_judge_geometry", "annealing", "ledger"}
+KNOWS_NO_MODEL |= {"names", "relabel", "fragments", "comparison", "figures_comparison", "redaction", "inspection"}
 KNOWS_NO_MODEL |= {"prediction", "boosting", "ranking", "detectors"}
 
 
@@ -133,7 +161,7 @@ def imported(module: Path) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module == "biasgeom":
-            names |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names if alias.name != "__version__"}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("biasgeom."):
             names.add(node.module.split(".")[1])
     return names
@@ -184,7 +212,8 @@ def test_notebooks_tell_and_do_not_define(notebook: str) -> None:
         assert not cell["outputs"], "committed with outputs"
         assert cell["execution_count"] is None, "committed with outputs"
         assert not re.search(r"^\s*(def|class) |\blambda\b.*\n.*\blambda\b", source, re.MULTILINE)
-        assert len(source.splitlines()) <= 16, source
+        stated = "parameters" in cell["metadata"].get("tags", [])  # one a line, however many there are
+        assert stated or len(source.splitlines()) <= 16, source
 
 
 @pytest.mark.parametrize("notebook", run.notebooks())

@@ -2,7 +2,9 @@
 
 import csv
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from biasgeom import data, results
+from biasgeom import counting, data, results
 from matplotlib.figure import Figure
 
 MODEL = SimpleNamespace(
@@ -294,6 +296,58 @@ def test_an_unfinished_run_costs_no_earlier_result(place: Path) -> None:
     last = opened("judge/01_first")
     last.finish()
     assert not (last.folder / "scores.csv").exists()
+
+
+def test_two_runs_at_once_do_not_mix(place: Path) -> None:
+    """Another process has the same notebook open: its files stay its own, and whoever ends last is kept whole."""
+    script = (
+        "import sys, types; import pandas as pd; from biasgeom import results\n"
+        "lm = types.SimpleNamespace(name='org/tiny', blocks=[], width=8, provenance={}, fingerprint=lambda: '0')\n"
+        "run = results.Run(lm, 'gender/03_encoded', {}); run.table('theirs', pd.DataFrame({'a': [1]}))\n"
+        "print('open', flush=True); sys.stdin.read(); run.finish()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "open\n"
+        ours = opened()
+        ours.table("ours", TABLE)
+        ours.finish()
+        assert sorted(path.name for path in ours.folder.glob("*.csv")) == ["ours.csv", "stages_timing.csv"]
+        other.stdin.close()
+        assert other.wait() == 0
+    assert sorted(path.name for path in ours.folder.glob("*.csv")) == ["stages_timing.csv", "theirs.csv"]
+
+
+def test_what_a_killed_run_left_is_removed(place: Path) -> None:
+    folder = opened().folder
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    left = folder.with_name(folder.name.replace(f"-{os.getpid()}", f"-{ended.stdout.strip()}"))
+    elsewhere = folder.with_name(".03_encoded.unfinished-another-1")
+    for old in (left, elsewhere):
+        old.mkdir()
+    opened()
+    assert folder.exists()
+    assert elsewhere.exists()  # another machine's process may live
+    assert not left.exists()
+
+
+def test_memory_and_tokens_are_recorded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {"org/tiny": {"read": 5, "written": 1}, "org/tiny-larger": {"read": 7, "written": 0}}
+    monkeypatch.setattr(counting, "totals", lambda: counts)
+    run = opened()
+    counts = {
+        "org/tiny": {"read": 8, "written": 1},
+        "org/tiny+debiased": {"read": 10, "written": 2},
+        "org/tiny-larger": {"read": 7, "written": 4},
+        "planted": {"read": 100, "written": 0},
+    }
+    hold = bytearray(50 << 20)
+    info = run.finish()
+    assert info["tokens"] == {"read": 13, "written": 2, "others_read": 100, "others_written": 4}
+    assert len(hold) >> 20 < info["peak_memory_mb"] < 20_000
+    assert json.loads((run.folder / "run.json").read_text())["tokens"] == info["tokens"]
+    assert info["wall_seconds"] >= 0
 
 
 def test_results_lie_in_the_repository_unless_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

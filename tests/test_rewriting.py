@@ -1,9 +1,7 @@
 """Rewrites by a model against a loopback endpoint: what is asked, what is accepted, and what counts as a problem."""
 
-import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from typing import Any
 
 import pandas as pd
@@ -12,48 +10,23 @@ from biasgeom import perturbations, questions
 from biasgeom.endpoint import Endpoint
 from biasgeom.models import LanguageModel
 from biasgeom.rewriting import INSTRUCTIONS, LENGTHS, SYSTEM, problems, rewritten
+from loopback import chatting, prompt_of
 
 Answer = Callable[[str, str], str]
 
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Answer], tuple[Endpoint, list[dict[str, Any]]]]]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    servers = []
+    with ExitStack() as stack:
 
-    def start(answer: Answer) -> tuple[Endpoint, list[dict[str, Any]]]:
-        asked: list[dict[str, Any]] = []
+        def start(answer: Answer) -> tuple[Endpoint, list[dict[str, Any]]]:
+            def said(body: dict[str, Any]) -> str:
+                return answer(prompt_of(body).split("\n\n")[0], prompt_of(body).split("Answer:\n")[1])
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_HEAD(self) -> None:
-                self.send_response(404)
-                self.end_headers()
+            url, handler = stack.enter_context(chatting(monkeypatch, said))
+            return Endpoint(url, "writer"), handler.bodies
 
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                asked.append(body)
-                prompt = body["messages"][-1]["content"]
-                content = answer(prompt.split("\n\n")[0], prompt.split("Answer:\n")[1])
-                choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
-                payload = json.dumps({"choices": [choice]}).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(payload)))
-                self.end_headers()
-                self.wfile.write(payload)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        servers.append(server)
-        return Endpoint(f"http://127.0.0.1:{server.server_port}/v1", "writer"), asked
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield start
 
 
 OF = {instruction: condition for condition, instruction in INSTRUCTIONS.items()}

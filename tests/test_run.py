@@ -1,5 +1,7 @@
 """Parameters are refused before a kernel starts; a failed notebook keeps what it had."""
 
+import ast
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +10,7 @@ import time
 from pathlib import Path
 
 import nbformat
+import papermill
 import pytest
 from biasgeom import data, run
 from biasgeom.__main__ import main
@@ -27,8 +30,9 @@ def notebook(path: Path, *cells: str, tagged: bool = True) -> Path:
 
 @pytest.fixture
 def simple(tmp_path: Path) -> Path:
-    lines = ["n: int = 1  # how many; at least 1", 'kind: str = "a"  # which; choices: a, b']
-    cell = "\n".join([*lines, "x: float = 0.5  # size", "flag: bool = False"])
+    lines = ["n: int = 1  # how many; at least 1, at most 6", 'kind: str = "a"  # which; choices: a, b']
+    lines += ["x: float = 0.5  # size", "flag: bool = False", "few: int = 1  # of them; at least 1, at most n"]
+    cell = "\n".join([*lines, "several: list = []  # which of them; choices: a, b"])
     return notebook(tmp_path / "simple.ipynb", cell, "print(n, kind, x, flag)")
 
 
@@ -42,21 +46,36 @@ def own_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_parameters_are_read_with_type_help_and_choices(simple: Path) -> None:
     stated = {p.name: p for p in run.parameters(simple)}
-    assert list(stated) == ["n", "kind", "x", "flag"]
+    assert list(stated) == ["n", "kind", "x", "flag", "few", "several"]
+    assert [(p.least, p.most) for p in stated.values() if p.type == "int"] == [(1, 6), (1, "n")]
     assert (stated["kind"].type, stated["kind"].choices, stated["kind"].help) == ("str", ("a", "b"), "which")
 
 
 def test_values_are_typed_as_from_a_command_line(simple: Path) -> None:
-    values = run.check(simple, {"n": "3", "x": "2", "flag": "true", "kind": "b"})
-    assert values == {"n": 3, "x": 2.0, "flag": True, "kind": "b"}
+    values = run.check(simple, {"n": "3", "x": "2", "flag": "true", "kind": "b", "several": "[a, b]", "few": "3"})
+    assert values == {"n": 3, "x": 2.0, "flag": True, "kind": "b", "several": ["a", "b"], "few": 3}
     assert isinstance(values["x"], float)
+    assert run.check(simple, {"x": "1e-3"}) == {"x": 0.001}
+    with pytest.raises(run.ParameterError, match="n must be at most 6, not 10"):
+        run.check(simple, {"n": "010"})  # which YAML takes for 8
 
 
 @pytest.mark.parametrize(
     ("values", "complaint"),
     [
+        ({"x": float("nan")}, "x must be a finite number, not nan"),
+        ({"x": "inf"}, "x must be a finite number, not inf"),
+        ({"x": "-.inf"}, "x must be float, not '-.inf'"),
+        ({"n": 2.0}, "n must be int, not 2.0"),
+        ({"n": "2.0"}, "n must be int, not '2.0'"),
+        ({"n": "1:30"}, "n must be int, not '1:30'"),
+        ({"n": 7}, "n must be at most 6, not 7"),
+        ({"few": 3}, "few must be at most n, which is 1, not 3"),
+        ({"n": 3, "few": 4}, "few must be at most n, which is 3, not 4"),
+        ({"several": ["a", "c"]}, "several holds values among a, b, not 'c'"),
+        ({"several": "a"}, "several must be list, not 'a'"),
         ({"knid": "a"}, "did you mean 'kind'"),
-        ({"zzzzz": 1}, "it has n, kind, x, flag"),
+        ({"zzzzz": 1}, "it has n, kind, x, flag, few, several"),
         ({"n": "many"}, "n must be int"),
         ({"n": 1.5}, "n must be int"),
         ({"n": True}, "n must be int"),
@@ -68,7 +87,7 @@ def test_values_are_typed_as_from_a_command_line(simple: Path) -> None:
 def test_wrong_parameters_are_refused(
     simple: Path, tmp_path: Path, values: dict[str, object], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run.papermill, "execute_notebook", lambda *a, **k: pytest.fail("a kernel was started"))
+    monkeypatch.setattr(papermill, "execute_notebook", lambda *a, **k: pytest.fail("a kernel was started"))
     with pytest.raises(run.ParameterError, match=complaint):
         run.execute(simple, tmp_path / "out.ipynb", values)
     assert not (tmp_path / "out.ipynb").exists()
@@ -81,6 +100,8 @@ def test_a_notebook_without_a_usable_parameters_cell_is_refused(tmp_path: Path) 
         run.parameters(notebook(tmp_path / "b.ipynb", "x = 1"))
     with pytest.raises(run.ParameterError, match="no notebook at"):
         run.parameters(tmp_path / "missing.ipynb")
+    with pytest.raises(run.ParameterError, match="n has the bound 'm', neither a number nor a parameter"):
+        run.parameters(notebook(tmp_path / "c.ipynb", "n: int = 1  # of them; at most m"))
 
 
 def test_a_failed_notebook_keeps_its_partial_output_and_exits_1(
@@ -100,8 +121,8 @@ def test_a_failed_notebook_keeps_its_partial_output_and_exits_1(
 
 def test_a_good_notebook_leaves_nothing_unfinished(own_build: Path, simple: Path) -> None:
     output = own_build / "deep" / "out.ipynb"
-    assert main(["run", str(simple), str(output), "-p", "n", "7"]) == 0
-    assert "7 a 0.5 False" in output.read_text()
+    assert main(["run", str(simple), str(output), "-p", "n", "5"]) == 0
+    assert "5 a 0.5 False" in output.read_text()
     assert not list((own_build / "_build" / "unfinished").iterdir())
 
 
@@ -133,6 +154,35 @@ def test_profiles_fit_the_notebooks(name: str) -> None:
         run.values_for(stated, name, None)
 
 
+def test_every_bound_admits_its_default() -> None:
+    for stated in run.notebooks():
+        path = data.root() / "notebooks" / f"{stated}.ipynb"
+        defaults = {parameter.name: ast.literal_eval(parameter.default) for parameter in run.parameters(path)}
+        assert run.check(path, defaults) == defaults
+
+
+@pytest.mark.parametrize(
+    ("notebook_name", "values", "complaint"),
+    [
+        ("gender/03_encoded", {"published_layer": 32}, "at most 31"),
+        ("gender/05_ablation", {"personas": 9}, "at most 6"),
+        ("gender/05_ablation", {"late": 1.5}, "at most 1"),
+        ("gender/05_ablation", {"samples": 5}, "samples must be at most samples_professions, which is 3"),
+        ("gender/06_realistic", {"wordings": 7}, "at most 6"),
+        ("delta_b/03_audit", {"templates": 60}, "at most 50"),
+        ("delta_b/04_output", {"benchmarks": ["toxygen"]}, "values among wildguardmix, decodingtrust, toxigen"),
+        ("delta_b/05_results", {"toxic_from": 2}, "at most 1"),
+        ("delta_b/06_methods", {"bos_attributes": 101}, "at most 100"),
+        ("delta_b/07_robustness", {"most_anchors": 1001}, "at most 1000"),
+        ("delta_b/07_robustness", {"sources": ["neutral", "wiki"]}, "values among neutral, words"),
+        ("delta_b/09_audit_pair", {"anchors": 2000}, "at most 1000"),
+    ],
+)
+def test_no_notebook_takes_more_than_there_is(notebook_name: str, values: dict[str, object], complaint: str) -> None:
+    with pytest.raises(run.ParameterError, match=complaint):
+        run.check(data.root() / "notebooks" / f"{notebook_name}.ipynb", values)
+
+
 def test_an_unknown_profile_names_the_known_ones() -> None:
     with pytest.raises(run.ParameterError, match="embedded, paper, smoke, thorough"):
         run.profile("everything")
@@ -146,3 +196,44 @@ def test_the_embedded_profile_is_the_notebooks_default() -> None:
 def test_an_unknown_chapter_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["book", "--chapters", "gendre"]) == 1
     assert "no chapter gendre; there are delta_b, gender" in capsys.readouterr().err
+
+
+def test_folders_are_given_from_where_the_command_is(
+    tmp_path: Path, own_build: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ['model: str = "a"  # which', 'adapter: str = ""  # on it', 'kind: str = "x"  # of it']
+    asked = notebook(tmp_path / "deep.ipynb", "\n".join(lines))
+    (tmp_path / "here" / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    given: list[dict[str, object]] = []
+
+    def execute(source: str, target: str, values: dict[str, object], **_: object) -> None:
+        given.append(values)
+        Path(target).touch()
+
+    monkeypatch.setattr(papermill, "execute_notebook", execute)
+    mine = str(tmp_path / "here" / "mine")
+    for values, expected in (
+        ({"adapter": "mine"}, {"adapter": mine}),
+        ({"adapter": "./mine", "model": "mine"}, {"adapter": mine, "model": mine}),
+        ({"adapter": "organisation/name", "kind": "mine"}, {"adapter": "organisation/name", "kind": "mine"}),
+        ({"adapter": ""}, {"adapter": ""}),
+    ):
+        run.execute(asked, tmp_path / "out.ipynb", values)
+        assert given.pop() == expected
+
+
+@pytest.mark.parametrize("notebook", run.notebooks())
+def test_a_parameters_cell_is_read_as_papermill_reads_it(notebook: str) -> None:
+    path = data.root() / "notebooks" / f"{notebook}.ipynb"
+    stated = papermill.inspect_notebook(str(path))
+    read = {name: (line["inferred_type_name"], line["default"], line["help"]) for name, line in stated.items()}
+    assert run._stated(path) == read
+
+
+def test_a_cell_that_is_no_python_is_refused(tmp_path: Path) -> None:
+    notebook = tmp_path / "broken.ipynb"
+    cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": ["draws: int = = 2\n"]}
+    notebook.write_text(json.dumps({"cells": [cell]}))
+    with pytest.raises(run.ParameterError, match=r"broken.ipynb can't be read"):
+        run.parameters(notebook)

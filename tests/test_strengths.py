@@ -1,12 +1,10 @@
 """Text attacks at five strengths, counted and compared by plain string work, and answers with their cue removed."""
 
 import itertools
-import json
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from typing import Any
 
 import pandas as pd
@@ -16,6 +14,7 @@ from biasgeom.endpoint import Endpoint
 from biasgeom.strengths import neutral_rewrites, neutralised, variants
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loopback import chatting, prompt_of
 
 ALL = [perturbations.name(bias, polarity) for bias in perturbations.BIASES for polarity in perturbations.POLARITIES]
 AXES_OF = {
@@ -165,7 +164,7 @@ def test_what_is_unknown_is_named(asked: pd.DataFrame) -> None:
         ("stacked,Prestige,positive,4,prepend", "stacked,Prestige,positive,4,append", "Prestige.*4.*needs.*prepend"),
         ("numeric,Bandwagon,positive,1,", "numeric,Bandwagon,positive,3,", "Bandwagon.*1.*needs.*percentage"),
         ("rewrite,Authority,negative,2,first", "rewrite,Authority,negative,2,top", "Authority.*2.*needs.*first"),
-        ("rewrite,Authority,negative,2,first", "prose,Authority,negative,2,first", "Authority.*2.*needs"),
+        ("rewrite,Authority,negative,2,first", "numeric,Authority,negative,2,first", "Authority.*2.*needs"),
     ],
 )
 def test_faults_in_the_file_are_named(tmp_path, monkeypatch, old: str, new: str, message: str) -> None:
@@ -268,41 +267,16 @@ def test_long_words_take_no_longer() -> None:
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[str], str]], tuple[Endpoint, list]]]:
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    servers = []
+    with ExitStack() as stack:
 
-    def start(answer: Callable[[str], str]) -> tuple[Endpoint, list[dict[str, Any]]]:
-        bodies: list[dict[str, Any]] = []
+        def start(answer: Callable[[str], str]) -> tuple[Endpoint, list[dict[str, Any]]]:
+            def said(body: dict[str, Any]) -> str:
+                return answer(prompt_of(body).split("Answer:\n")[1])
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_HEAD(self) -> None:
-                self.send_response(404)
-                self.end_headers()
+            url, handler = stack.enter_context(chatting(monkeypatch, said))
+            return Endpoint(url, "writer"), handler.bodies
 
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                bodies.append(body)
-                content = answer(body["messages"][-1]["content"].split("Answer:\n")[1])
-                choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
-                payload = json.dumps({"choices": [choice]}).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(payload)))
-                self.end_headers()
-                self.wfile.write(payload)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        servers.append(server)
-        return Endpoint(f"http://127.0.0.1:{server.server_port}/v1", "writer"), bodies
-
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        yield start
 
 
 def test_a_writer_is_not_told_the_cue(serve: Callable[[Callable[[str], str]], tuple[Endpoint, list]]) -> None:

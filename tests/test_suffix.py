@@ -53,7 +53,7 @@ def test_one_strength_columns_and_batches(llama: LanguageModel, monkeypatch: pyt
     assert np.allclose(run.logits(ALPHAS, direction()), several, atol=1e-5)  # the head is whole again
     assert np.allclose(run.logits([6.0], direction() / 2)[0], several[1], atol=1e-5)  # units of the norm
     monkeypatch.setattr(prefix, "ROWS", 2)
-    monkeypatch.setattr(prompts, "token_budget", lambda lm: 5)
+    monkeypatch.setattr(prompts, "token_budget", lambda lm, **_: 5)
     assert np.allclose(suffix.SuffixRun(llama, SENTENCES, 1).logits(ALPHAS, direction()), several, atol=1e-4)
 
 

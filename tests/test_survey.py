@@ -427,3 +427,19 @@ def test_the_spread_is_the_papers(table: str, mean: float, std: float) -> None:
 def test_the_spread_leaves_out_what_is_undefined() -> None:
     found = robustness.spread(pd.DataFrame({"variant": list("abc"), "r": [1.0, None, 3.0]}), "r")
     assert list(found["r"]) == [2.0, 1.0, 1.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        ({"recipe": "embeded"}, "no recipe 'embeded'"),
+        ({"recipe": "smoke", "regimes": ("lroa",)}, "regime must be"),
+        ({"recipe": "smoke", "shares": (0.0, 30)}, r"from 0 to 1, not \[0.0, 30\]"),
+        ({"recipe": "smoke", "shares": (0.0, "half")}, "from 0 to 1, not"),
+        ({"recipe": "smoke", "shares": (float("nan"),)}, "from 0 to 1, not"),
+        ({"recipe": "smoke", "shares": ()}, "from 0 to 1, not"),
+    ],
+)
+def test_a_plan_that_cannot_be_read_is_refused_without_a_model(plan: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        survey.Plan(**plan)

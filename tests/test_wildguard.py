@@ -136,7 +136,7 @@ def test_the_guard_reads_its_form_as_it_is(build: Build) -> None:
     text = wildguard.GUARD_PROMPT.format(prompt="Who {is} late?", response="Nobody.")
     assert text.startswith("<s><|user|>\n[INST] You are a classifier")
     assert text.endswith("AI assistant:\nNobody.\n\n---\n\nAnswers: [/INST]\n<|assistant|>\n")
-    (ids,) = prompts.encode(wildguard.verbatim(guard), [text], chat=True)
+    (ids,) = prompts.encode(prompts.verbatim(guard), [text], chat=True)
     assert ids == guard.tokenizer(text, add_special_tokens=False)["input_ids"]
     begin = guard.tokenizer.bos_token_id
     assert ids.count(begin) == 1

@@ -1,10 +1,7 @@
 """One interface for two kinds of writers: an endpoint on loopback and a tiny model, asked and cached alike."""
 
-import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from http.server import ThreadingHTTPServer
 from typing import Any
 
 import pandas as pd
@@ -12,48 +9,18 @@ import pytest
 from biasgeom import cache, generation, writers
 from biasgeom.endpoint import Endpoint, EndpointError, Reply
 from biasgeom.models import LanguageModel
-from loopback import Answering
+from loopback import Chat, chatting, prompt_of
 
 Build = Callable[[str], LanguageModel]
 PROMPTS = ["Who is the manager?", "Nobody knew.", "Who is the manager?"]
 
 
-class Chat(Answering):
-    """An OpenAI-compatible server that answers every prompt with its own text, and one prompt with a refusal."""
-
-    bodies: list[dict[str, Any]]
-
-    def do_HEAD(self) -> None:
-        self.answer(404, {})
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.bodies.append(body)
-        said = body["messages"][-1]["content"]
-        message = {"refusal": "no"} if "refuse" in said else {"content": f"{body['model']} on {said}"}
-        content = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
-        self.answer(200, {"Content-Type": "application/json"})
-        self.wfile.write(content)
-
-    def answer(self, status: int, headers: dict[str, str], content: bytes = b"") -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-
-
 @pytest.fixture
 def chat(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, type[Chat]]]:
     """The server's address, and its handler, which keeps what was asked."""
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    handler = type("Handler", (Chat,), {"bodies": []})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1", handler
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with chatting(monkeypatch, lambda body: f"{body['model']} on {prompt_of(body)}") as (url, handler):
+        handler.forbidden = "refuse"
+        yield url, handler
 
 
 def test_an_endpoint_writes(chat: tuple[str, type[Chat]]) -> None:
@@ -72,6 +39,9 @@ def test_an_endpoint_writes(chat: tuple[str, type[Chat]]) -> None:
 
 def test_a_loaded_model_writes(llama: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {reply.problem for reply in writers.write(llama, PROMPTS, max_tokens=9)} == {"cut off at max_tokens"}
+    begun = writers.write(llama, PROMPTS, max_tokens=9)[0].cut
+    assert begun
+    assert begun == generation.sample(llama, PROMPTS[:1], n=1, max_new_tokens=9, temperature=0, seed=0, chat=True)[0][0]
     # A random model never ends by itself: let every third token end a reply.
     llama.core.generation_config.eos_token_id = list(range(2, 300, 3))
     replies = writers.write(llama, PROMPTS, max_tokens=90)

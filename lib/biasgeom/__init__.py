@@ -2,16 +2,21 @@
 
 The package follows one stream, and a module imports only from those before it::
 
-    data, cache                  texts; what was already measured
+    data, cache, names           texts; what was already measured; a model's name as that of a folder
     remote                       files of data sets on the hub
     sentences, statements        the ΔB paper's sentence sets; what its ends are fine-tuned on
     questions, rewrites,
     perturbations, parsing       what a judge is given to score, with a cue or without; a reply becomes a score
+    catalogue                    the papers' models, and how to run each
+    counting                     tokens that models read and wrote
     embedded, hub, activated,
     adapters, models             a name becomes a model; adapters that act from the assistant's turn on
+    facts                        a model's size and licence, without its weights
+    memory                       batches that fit: halved and tried again where memory ends
     prompts                      a text becomes token batches
     layout, hooks                read or edit the residual stream
     recall                       what was measured on a model before
+    drawing, vllm_sampling       the next token by one uniform number; samples by vLLM
     activations, generation      texts become arrays, prompts become samples
     readouts                     a judge's states, scores and reply in one pass
     prefix, suffix               prompts read once; the blocks after a steered one, run again
@@ -24,6 +29,7 @@ The package follows one stream, and a module imports only from those before it::
     shared_space                 where cues move a judge's states; know no model
     encoded, expressed, relation geometry or labels become the tables of a page; know no model
     proxy                        expressed bias by the next token
+    pacing                       requests that keep a pace and come to an end
     endpoint, annotation         gender labels by a chat endpoint or a model
     neutral, debiasing,
     selfgenerated                what a model is aligned on
@@ -60,7 +66,17 @@ The package follows one stream, and a module imports only from those before it::
     claims_judge_defence,
     claims_judge_prediction,
     claims_judge                 what a paper claims, and whether the tables show it
-    run, pages                   check parameters and execute notebooks; render the book
+    run, request                 check parameters and execute notebooks; what a command line asks for
+    access, costs, plan          what a sweep will need: models and data sets, tokens and time, all of it
+    cluster, sweep               models × notebooks, here or on SLURM
+    redaction, inspection,
+    archive                      what does not leave this machine; is an archive sound; results packed and read back
+    launch, release              links to Binder and Colab; the book in one file
+    relabel, shelf, fragments    labels of a second model; models that have results; what pages include
+    comparison,
+    figures_comparison,
+    model_page, comparison_page  models side by side; a card a model
+    sphinx_book, pages           render the book
 """
 
 __version__ = "0.5.0"

@@ -1,15 +1,11 @@
-"""``python -m biasgeom``: run one notebook with checked parameters, the whole book, or train the planted judge."""
+"""``python -m biasgeom``: notebooks, sweeps over models, the book, and what is shared; ``--help`` lists it."""
 
 import argparse
-import fcntl
-import json
 import os
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-from biasgeom import data, results, run
+from biasgeom import cluster, data, request, results, run, sweep
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,16 +18,26 @@ def main(arguments: list[str] | None = None) -> int:
     one.add_argument("-p", "--parameter", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"))
     one.add_argument("--profile", help="take parameter values from profiles/PROFILE.yaml")
 
-    book = commands.add_parser("book", help="execute every notebook for a model and render the book")
-    book.add_argument("--model", help="embedded name, folder or hub id; default: the profile's")
-    book.add_argument("--profile", default="embedded")
-    book.add_argument("--chapters", nargs="+", metavar="PAPER", help="only these: gender, delta_b, judge")
+    book = commands.add_parser("book", help="execute every notebook for each model and render the book")
+    _asked(book)
     book.add_argument("--cores", default="all", help="half of them for a notebook, so that two run side by side")
+    book.add_argument("--cluster", type=Path, metavar="PROFILE", help="Snakemake profile, as workflow/profiles/slurm")
     book.add_argument("--no-render", action="store_true", help="execute only")
+    book.add_argument("--anyway", action="store_true", help="start although memory, disk or access seem to be missing")
+
+    plan = commands.add_parser("plan", help="what a sweep would need, and whether it is there; nothing is run or kept")
+    _asked(plan)
 
     render = commands.add_parser("render", help="render the book from notebooks that were executed")
-    render.add_argument("--model", required=True)
+    render.add_argument("--models", nargs="+", required=True, metavar="MODEL", help="the first is the main one")
     render.add_argument("--chapters", nargs="+", metavar="PAPER")
+
+    export = commands.add_parser("export", help="pack one model's results into an archive that others can read")
+    export.add_argument("model")
+    export.add_argument("--to", type=Path, metavar="FILE", help="default: _build/<model>.zip")
+
+    release = commands.add_parser("release", help="pack the rendered book into one file")
+    release.add_argument("--to", type=Path, metavar="FILE")
 
     planted = commands.add_parser("planted-judge", help="train the planted judge again and compare it with the stored")
     planted.add_argument("--folder", type=Path, default=Path("_build/planted"), help="where the new adapter goes")
@@ -39,15 +45,23 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     # Spinning OpenMP threads beside another busy process made a forward pass 16 times slower; kernels inherit this.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    does = {"run": _run, "book": _book, "plan": _plan, "render": _render, "export": _export, "release": _release}
+    does["planted-judge"] = _planted_judge
     try:
-        commands = {"run": _run, "book": _book, "render": _render, "planted-judge": _planted_judge}
-        return commands[chosen.command](chosen)
-    except (run.ParameterError, RuntimeError) as error:
+        return does[chosen.command](chosen)
+    except (ValueError, OSError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted; outputs so far are in _build/unfinished", file=sys.stderr)
         return 130
+
+
+def _asked(command: argparse.ArgumentParser) -> None:
+    what = "embedded name, hub id or folder, with @revision and +adapter if need be; default: the profile's"
+    command.add_argument("--models", nargs="+", default=[], metavar="MODEL", help=what)
+    command.add_argument("--profile", default="embedded")
+    command.add_argument("--chapters", nargs="+", metavar="PAPER", help="only these: gender, delta_b, judge")
 
 
 def _run(chosen: argparse.Namespace) -> int:
@@ -59,81 +73,53 @@ def _run(chosen: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen_notebooks(chapters: list[str] | None) -> list[str]:
-    names = run.notebooks()
-    papers = {name.split("/")[0] for name in names}
-    if unknown := set(chapters or ()) - papers:
-        raise run.ParameterError(f"no chapter {', '.join(sorted(unknown))}; there are {', '.join(sorted(papers))}")
-    return [name for name in names if not chapters or name.split("/")[0] in chapters]
-
-
 def _book(chosen: argparse.Namespace) -> int:
-    root = data.root()
-    notebooks = _chosen_notebooks(chosen.chapters)
-    model = chosen.model or run.profile(chosen.profile).get("model")
-    if not model:
-        raise run.ParameterError(f"profile {chosen.profile!r} names no model; give one")
-    if Path(model).expanduser().is_dir():
-        model = str(Path(model).expanduser().resolve())  # notebooks run in folders of their own
-    # Refuse a wrong parameter, and a model that can't be had, before anything starts.
-    values = {notebook: run.values_for(notebook, chosen.profile, model) for notebook in notebooks}
-    name = _available(list(values.values()))
-    folder = root / "results" / results.slug(name)
-    asked = {"name": name, "slug": folder.name, "values": values, "chapters": chosen.chapters or []}
-    # Both targets: asked for the book alone, Snakemake does not miss a result that was deleted or failed to be made.
-    snakemake = [sys.executable, "-m", "snakemake", "executed", *([] if chosen.no_render else ["book"])]
-    snakemake += ["--snakefile", "workflow/Snakefile", "--cores", chosen.cores, "--keep-going", "--rerun-incomplete"]
-    snakemake += ["--quiet", "rules", "host", "--configfile", "_build/asked.json"]
-    import torch
-
-    if torch.cuda.is_available():
-        snakemake += ["--resources", "accelerator=1"]
-    (root / "_build").mkdir(exist_ok=True)
-    with open(root / "_build" / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RuntimeError("another run of the book is going on in this folder; wait for it to end") from None
-        (root / "_build" / "asked.json").write_text(json.dumps(asked, indent=1))
-        _forget_runs_by_hand(folder, notebooks)
-        if any((root / ".snakemake" / "locks").glob("*")):
-            # Nobody holds our lock, so Snakemake's is what a killed run left.
-            subprocess.run([*snakemake, "--unlock"], cwd=root, check=True, capture_output=True)
-        # Snakemake inherits the lock: it is held as long as either lives, also after this process is killed.
-        code = subprocess.run(snakemake, cwd=root, pass_fds=[lock.fileno()]).returncode
-    if code:
-        raise RuntimeError("not everything ended well; the messages above name what failed")
-    print(f"Results: {folder}")
+    if chosen.cluster:
+        cluster.require(chosen.cluster)
     if not chosen.no_render:
-        print(f"Open {root / '_build' / 'html' / 'index.html'}")
+        from biasgeom import archive
+
+        archive.contributed()  # a broken one is told now, not after the notebooks
+    how = {"here": chosen.cluster is None, "anyway": chosen.anyway}
+    asked = sweep.asked(chosen.models, chosen.profile, chosen.chapters, **how)
+    for model in asked["models"]:
+        for reason in sorted(set(model["skipped"].values())):
+            skipped = [notebook for notebook, why in model["skipped"].items() if why == reason]
+            print(f"Skipped: {', '.join(skipped)}. {reason}")
+    sweep.run_all(asked, cores=chosen.cores, profile=chosen.cluster, render=not chosen.no_render)
+    for model in asked["models"]:
+        print(f"Results: {results.root() / model['slug']}")
+    if not chosen.no_render:
+        print(f"Open {data.root() / '_build' / 'html' / 'index.html'}")
     return 0
 
 
-def _available(values: list[dict[str, Any]]) -> str:
-    """The full name of the one model that all notebooks read."""
-    from biasgeom import models  # pulls in torch, which a wrong parameter should not wait for
+def _plan(chosen: argparse.Namespace) -> int:
+    from biasgeom import plan
 
-    keys = ("model", "revision", "adapter")
-    asked = {tuple(chosen.get(key) or None for key in keys) for chosen in values}
-    if len(asked) > 1:
-        raise run.ParameterError(f"one book reads one model, not {sorted(map(str, asked))}; change the profile")
-    (name, revision, adapter) = asked.pop()
-    models.require(name, revision=revision, adapter=adapter)
-    return models.full_name(name, revision, adapter)
-
-
-def _forget_runs_by_hand(folder: Path, notebooks: list[str]) -> None:
-    """Results newer than the book's executed notebook are of a run by hand, maybe with other parameters: run again."""
-    for notebook in notebooks:
-        record, page = folder / notebook / "run.json", folder / f"{notebook}.ipynb"
-        if record.exists() and page.exists() and record.stat().st_mtime > page.stat().st_mtime:
-            record.unlink()
+    print(plan.report(chosen.models, chosen.profile, chosen.chapters))
+    return 0
 
 
 def _render(chosen: argparse.Namespace) -> int:
     from biasgeom import pages  # pulls in what a notebook run does not need
 
-    pages.build(chosen.model, _chosen_notebooks(chosen.chapters))
+    pages.build(chosen.models, request.notebooks(chosen.chapters))
+    return 0
+
+
+def _export(chosen: argparse.Namespace) -> int:
+    from biasgeom import archive, models
+
+    slug = results.slug(models.full_name(*request.parts(chosen.model)))
+    print(archive.export(slug, chosen.to or data.root() / "_build" / f"{slug}.zip"))
+    return 0
+
+
+def _release(chosen: argparse.Namespace) -> int:
+    from biasgeom import release
+
+    print(release.pack(data.root() / "_build" / "html", chosen.to))
     return 0
 
 

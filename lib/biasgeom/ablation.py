@@ -33,6 +33,8 @@ class Setting:
 
 def settings(blocks: int, late: float = 2 / 3) -> list[Setting]:
     """The paper's, and two that spare the model: ``guarded`` everywhere, and after the share ``late`` of blocks."""
+    if not 0 <= late <= 1:
+        raise ValueError(f"late is a share of the blocks, from 0 to 1, not {late}")
     everywhere = tuple(range(blocks))
     last = tuple(range(min(round(late * blocks), blocks - 1), blocks))
     return [

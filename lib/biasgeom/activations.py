@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from biasgeom import hooks, prompts, recall
+from biasgeom import hooks, memory, prompts, recall
 from biasgeom.hooks import AnyDirection, Site
 from biasgeom.models import LanguageModel
 from biasgeom.prompts import Batch
@@ -238,16 +238,20 @@ def _run(
     budget: int | None,
     width: int,
 ) -> np.ndarray:
+    def read(batch: Batch) -> np.ndarray:
+        with hooks.capture(lm, sites, selector(batch)) as captured:
+            lm.decoder(**batch.inputs(), use_cache=False)
+        states = torch.stack([captured[site].to(lm.device).float() for site in sites], dim=1)
+        if not torch.isfinite(states).all():
+            _complain(lm, states, batch, sites)
+        return memory.to_host(states)
+
     result = np.empty((len(encoded), len(sites), width), dtype=np.float32)
-    with tqdm(total=len(encoded), desc=f"{lm.name}: hidden states", unit="text", leave=False) as bar:
-        for batch in prompts.batches(lm, encoded, budget=budget):
-            with hooks.capture(lm, sites, selector(batch)) as captured:
-                lm.decoder(**batch.inputs(), use_cache=False)
-            states = torch.stack([captured[site].to(lm.device).float() for site in sites], dim=1)
-            if not torch.isfinite(states).all():
-                _complain(lm, states, batch, sites)
-            result[batch.rows] = states.cpu().numpy()
-            bar.update(len(batch.rows))
+    tokens = sum(map(len, encoded))
+    with tqdm(total=tokens, desc=f"{lm.name}: hidden states", unit="token", unit_scale=True, leave=False) as bar:
+        for batch, states in prompts.in_batches(lm, encoded, read, budget=budget):
+            result[batch.rows] = states
+            bar.update(sum(len(encoded[row]) for row in batch.rows))
     return result
 
 

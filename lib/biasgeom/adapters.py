@@ -25,7 +25,9 @@ def find(adapter: str) -> tuple[str, str | None]:
     place, commit = str(Path(adapter).expanduser()), None
     if not Path(place).is_dir():
         if not hub.ID.fullmatch(adapter):
-            raise ModelNotAvailable(f"adapter {adapter}: neither a folder nor a hub id 'organisation/name'")
+            raise ModelNotAvailable(
+                f"adapter {adapter}: neither a folder nor a hub id 'organisation/name' (here is {Path.cwd()})"
+            )
         place, commit = hub.find(adapter, None, "adapter_model.safetensors")
     elif not Path(place, "adapter_model.safetensors").exists():
         raise ModelNotAvailable(f"adapter {adapter}: holds no adapter_model.safetensors, and nothing else is read")

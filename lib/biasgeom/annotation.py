@@ -6,13 +6,14 @@ chat endpoint or from a model that is loaded here; both are asked through the sa
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, cast
 
 import pandas as pd
 from sklearn.metrics import cohen_kappa_score
 
-from biasgeom import generation
-from biasgeom.endpoint import Reply
+from biasgeom import endpoint, generation, models
+from biasgeom.endpoint import Endpoint, Reply
 from biasgeom.models import LanguageModel
 
 Label = Literal["female", "male", "neutral"]
@@ -135,6 +136,33 @@ def replies_of(lm: LanguageModel, prompts: list[str]) -> list[Reply]:
     # A base model does not stop after its answer: what comes in further lines is no part of it.
     texts = [text.strip() if chat else text.strip().partition("\n")[0] for (text,) in samples]
     return [Reply(text, None) if text else Reply(None, "the reply is empty") for text in texts]
+
+
+def asking(url: str, model: str, *, local: str = "") -> Callable[[list[str]], list[Reply]] | None:
+    """What asks a judge for labels, from a notebook's parameters; None without one.
+
+    Parameters
+    ----------
+    url, model : str
+        An endpoint's address, empty for none, and its model.
+    local : str
+        Or a model that is loaded when it is asked: embedded name, folder or hub id; empty for none.
+
+    Raises
+    ------
+    ValueError
+        Two judges, or an address or model that can't be meant.
+    biasgeom.models.ModelNotAvailable
+        The local model can't be found, before anything is loaded.
+    """
+    if url and local:
+        raise ValueError("judge_url and judge_local are two judges: give one of them")
+    if url:
+        return partial(endpoint.ask, Endpoint(url, model), max_tokens=NEW_TOKENS)
+    if not local:
+        return None
+    models.require(local)
+    return lambda prompts: replies_of(models.load(local), prompts)
 
 
 def agreement(lexical: Sequence[str | None], judged: Sequence[str | None]) -> dict[str, int | float | None]:

@@ -46,12 +46,9 @@ def answers(
     -----
     Ids and split of the benchmarks' questions are stored in the cache, in a folder for each ``number``.
     """
-    if source not in SOURCES:
-        raise ValueError(f"source must be one of {', '.join(SOURCES)}, not {source!r}")
+    require(source, number, names=names, url=url)
     if source == "project":
         return questions.load(number=number or None), pd.DataFrame(columns=LOST)
-    if not _named(names):
-        raise ValueError("the benchmarks have no answers of their own: name one or more writers")
     number = number or question_benchmarks.NUMBER
     found = question_benchmarks.load(cache.root() / f"benchmarks_{number}", number=number)
     held_out = found.loc[found["held_out"], "domain"].unique()
@@ -63,6 +60,29 @@ def answers(
         raise ValueError(f"no writer gave a usable answer; the first: {lost['problem'].iloc[0]}")
     table["answer"] = table["answer"].str.strip()
     return table[[*questions.BASE_COLUMNS, "writer"]], lost
+
+
+def require(source: str, number: int, *, names: str = "", url: str = "") -> None:
+    """Raise what :func:`answers` would raise about its arguments, before a judge is loaded.
+
+    Raises
+    ------
+    ValueError
+        An unknown source, more questions than there are, benchmarks without writers, or an address that can't be meant.
+    biasgeom.models.ModelNotAvailable
+        A writer to be loaded here that can't be found.
+    """
+    if source not in SOURCES:
+        raise ValueError(f"source must be one of {', '.join(SOURCES)}, not {source!r}")
+    if source == "project":
+        questions.load(number=number or None)
+    elif not _named(names):
+        raise ValueError("the benchmarks have no answers of their own: name one or more writers")
+    for name in _named(names):
+        if url:
+            Endpoint(url, name)
+        else:
+            models.require(name)
 
 
 def conditions(

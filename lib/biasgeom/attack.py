@@ -15,7 +15,7 @@ from biasgeom.annealing import AlphaSearch
 from biasgeom.ground import RETAINED, Ground, Handle, handles, text_floor, text_scores
 from biasgeom.judging import MIN_VALID
 from biasgeom.ledger import Outcome
-from biasgeom.steering import Steered, outcome
+from biasgeom.steering import UNRANKED, Steered, outcome
 
 LAYERS = (15, 25, 31)
 """Published layers at which all three are tried here; the paper finds its intervention layers in 15 to 31 (3.4)."""
@@ -26,7 +26,6 @@ SEARCH = {"start": 0.25, "tolerance": 0.02, "window": 1.0, "max_alpha": 16.0, "s
 PANEL = "condition method layer block unit floor alpha alpha_units boundary w1 validity spearman evaluations binding"
 PANEL = [*PANEL.split(), "alpha_last", "w1_last", "feasible_last", "reason"]
 """The columns of :func:`panel`."""
-UNRANKED = "no rank correlation: fewer than three prompts with both scores, or all alike"
 PRINTED = {"start": 1.0, "tolerance": 0.1, "window": 5.0, "max_alpha": 1000.0, "scan": 0}
 """The paper's constants, in absolute terms (appendix G)."""
 

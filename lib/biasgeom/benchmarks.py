@@ -5,11 +5,13 @@ from functools import partial
 
 import pandas as pd
 
-from biasgeom import decodingtrust, models, survey, topics, toxigen, wildguard
-from biasgeom.endpoint import Reply
+from biasgeom import decodingtrust, endpoint, models, survey, topics, toxigen, wildguard
+from biasgeom.endpoint import Endpoint, Reply
 from biasgeom.models import LanguageModel
 from biasgeom.survey import Plan
 
+TOPIC_TOKENS = 20
+"""Of a reply that names a topic."""
 NAMES = ("wildguardmix", "decodingtrust", "toxigen")
 Ask = Callable[[list[str]], list[Reply]]
 Score = Callable[[LanguageModel], pd.DataFrame]
@@ -48,10 +50,7 @@ def scores(
     biasgeom.remote.DatasetNotAvailable, biasgeom.models.ModelNotAvailable
         Before anything is generated.
     """
-    if unknown := set(names) - set(NAMES):
-        raise ValueError(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
-    if "wildguardmix" in names and ask is None:
-        raise ValueError("WildGuardMix's prompts have no topics: give an endpoint that labels them (ask)")
+    require(names, ask)
     prepared: dict[str, Score] = {}
     if "wildguardmix" in names:
         prepared["wildguardmix"] = _wildguard(ask, seed)
@@ -64,6 +63,19 @@ def scores(
         prepared["toxigen"] = partial(_toxigen, toxigen.load_classifier(), toxic_from, seed)
     tables = [survey.scores(lm, plan, score).assign(benchmark=name) for name, score in prepared.items()]
     return pd.concat(tables, ignore_index=True)
+
+
+def require(names: Sequence[str], ask: Ask | None) -> None:
+    """Raise ``ValueError`` for what :func:`scores` can't be asked for, before a model is loaded."""
+    if unknown := set(names) - set(NAMES):
+        raise ValueError(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    if "wildguardmix" in names and ask is None:
+        raise ValueError("WildGuardMix's prompts have no topics: give an endpoint that labels them (ask; judge_url)")
+
+
+def asking(url: str, model: str) -> Ask | None:
+    """What asks an endpoint for topics, from a notebook's parameters; None without an address."""
+    return partial(endpoint.ask, Endpoint(url, model), max_tokens=TOPIC_TOKENS) if url else None
 
 
 def joined(shifts: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:

@@ -5,6 +5,7 @@ The cache holds de-quantised model folders (see :mod:`biasgeom.models`), arrays 
 everything that decides the value, so a stored value is never out of date; a changed input has another key.
 """
 
+import errno
 import hashlib
 import inspect
 import json
@@ -13,13 +14,39 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 from filelock import FileLock
+
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}
+
+
+class CacheUnwritable(OSError):
+    """The cache can't be written: it is full, read-only or no folder. The message says what to do."""
+
+
+def unwritable(reason: object) -> CacheUnwritable:
+    """The error to raise where something could not be written to the cache."""
+    return CacheUnwritable(
+        f"the cache {root()} can't be written ({reason}): free space there, or set BIASGEOM_CACHE to another folder"
+    )
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """Raise :class:`CacheUnwritable` for what the system says of a full or read-only disk in the body."""
+    try:
+        yield
+    except CacheUnwritable:
+        raise
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        raise unwritable(error.strerror) from error
 
 
 def root() -> Path:
@@ -62,11 +89,21 @@ def source_digest(*modules: ModuleType) -> str:
 
 @contextmanager
 def lock(name: str) -> Iterator[None]:
-    """Hold an exclusive lock between processes; ``name`` is a file name without folder."""
+    """Hold an exclusive lock between processes; ``name`` is a file name without folder.
+
+    Raises
+    ------
+    CacheUnwritable
+    """
     folder = root() / "locks"
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / f"{name}.lock"):
+    with writing():
+        folder.mkdir(parents=True, exist_ok=True)
+        held = FileLock(folder / f"{name}.lock")
+        held.acquire()
+    try:
         yield
+    finally:
+        held.release()
 
 
 @contextmanager
@@ -75,15 +112,21 @@ def atomic(path: Path) -> Iterator[Path]:
 
     The body may make a file or a folder of it. If the body raises (a full disk, Ctrl-C), the scratch is removed and
     ``path`` stays as it was: there is never half a file under the final name. An existing folder is never replaced.
+
+    Raises
+    ------
+    CacheUnwritable
+        Of a path in the cache, on a full or read-only disk.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch_folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    scratch = scratch_folder / path.name
-    try:
-        yield scratch
-        os.replace(scratch, path)
-    finally:
-        shutil.rmtree(scratch_folder, ignore_errors=True)
+    with writing() if path.is_relative_to(root()) else nullcontext():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch_folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        scratch = scratch_folder / path.name
+        try:
+            yield scratch
+            os.replace(scratch, path)
+        finally:
+            shutil.rmtree(scratch_folder, ignore_errors=True)
 
 
 def array(key: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
@@ -115,7 +158,7 @@ def array(key: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
             stream.flush()
             os.fsync(stream.fileno())
     except OSError as error:
-        warnings.warn(f"could not keep a result in {root()}: {error}; it was measured and is returned", stacklevel=2)
+        warnings.warn(f"could not keep a result: {error}; it was measured and is returned", stacklevel=2)
     return value
 
 
@@ -163,7 +206,12 @@ def rows(key: str, count: int, columns: Mapping[str, tuple[tuple[int, ...], str]
 
     Notes
     -----
-    One process at a time holds them: another one that wants the same rows waits and then finds them filled.
+    One process at a time holds them: another one that wants the same rows waits and then finds them filled. Their space
+    is taken at once: a disk that turned out to be full while they are filled would kill the process without a word.
+
+    Raises
+    ------
+    CacheUnwritable
     """
     folder = root() / "rows" / key[:2] / key
     with lock(f"rows-{key[:16]}"):
@@ -172,6 +220,15 @@ def rows(key: str, count: int, columns: Mapping[str, tuple[tuple[int, ...], str]
                 scratch.mkdir()
                 for name, (shape, kind) in {**columns, "finished": ((), "bool")}.items():
                     np.lib.format.open_memmap(scratch / f"{name}.npy", "w+", kind, (count, *shape)).flush()
-        stored = {name: np.load(folder / f"{name}.npy", mmap_mode="r+") for name in (*columns, "finished")}
+                    _take_space(scratch / f"{name}.npy")
+        with writing():
+            stored = {name: np.load(folder / f"{name}.npy", mmap_mode="r+") for name in (*columns, "finished")}
         finished = stored.pop("finished")
         yield Rows(stored, finished)
+
+
+def _take_space(path: Path) -> None:
+    """Let a file that is empty but for its end lie on the disk in full, where the system can do that."""
+    if hasattr(os, "posix_fallocate"):
+        with open(path, "r+b") as stream:
+            os.posix_fallocate(stream.fileno(), 0, path.stat().st_size)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from biasgeom import data, results
 
@@ -35,19 +34,20 @@ class Tables:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._read: dict[Path, pd.DataFrame] = {}  # some tables are asked for by a dozen rules
 
     def __call__(self, notebook: str, name: str, **where: object) -> pd.DataFrame:
         path = self.folder / notebook / f"{name}.csv"
         if not path.exists():
             raise MissingTable(f"{notebook}/{name}.csv is not there")
-        table = pd.read_csv(path)
+        table = self._read[path] if path in self._read else self._read.setdefault(path, pd.read_csv(path))
         if lacking := set(where) - set(table):
             raise MissingTable(f"{notebook}/{name}.csv lacks {', '.join(sorted(lacking))}: an older version made it")
         for column, value in where.items():
             table = table[table[column] == value]
         if table.empty:
             raise MissingTable(f"{notebook}/{name}.csv has no row for {where}")
-        return table
+        return table.copy()
 
     def info(self, notebook: str) -> dict[str, Any]:
         """``run.json`` of a section."""
@@ -73,7 +73,7 @@ def named(*rules: Callable[[Tables], Verdict]) -> Rules:
 
 def listed(paper: str) -> pd.DataFrame:
     """The claims of ``data/<paper>/claims.yaml``: id, section, claim, rule (in words), notebook, label."""
-    return pd.DataFrame(yaml.safe_load((data.root() / "data" / paper / "claims.yaml").read_text()))
+    return data.claims(paper)
 
 
 def verdicts(paper: str, rules: Rules, model: str) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from jinja2 import TemplateError
 
 from biasgeom import data, generation, remote
 from biasgeom.models import LanguageModel
-from biasgeom.wildguard import verbatim
+from biasgeom.prompts import verbatim
 
 REPOSITORY = "AI-Secure/DecodingTrust"
 REVISION = "bc97a233466836cfaba648e757f9a45d0180efaa"

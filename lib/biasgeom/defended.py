@@ -16,12 +16,11 @@ from biasgeom.ground import Handle
 from biasgeom.judging import MIN_VALID, Judged
 from biasgeom.ledger import SLACK
 from biasgeom.models import LanguageModel
-from biasgeom.steering import rank_correlation
+from biasgeom.steering import UNRANKED, rank_correlation
 from biasgeom.substrate import matrix
 
 TEXT, AXIS, CONDITIONAL, LEACE = "text rewrite", "score axis", "conditional", "leace"
 """What stands beside the estimators: AXIS is a control, the direction along which clean scores fall."""
-UNRANKED = "no rank correlation: fewer than three valid scores, or all alike"
 
 
 def panel(parts: Sequence[Cases], handles: Sequence[Handle], *, floor: float, **how: int) -> pd.DataFrame:

@@ -7,8 +7,6 @@ and what is one item's problem and what is the end of a run.
 import functools
 import json
 import os
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
@@ -19,12 +17,14 @@ import httpx
 import numpy as np
 from tqdm.auto import tqdm
 
-from biasgeom import cache
+from biasgeom import cache, pacing
 
 if TYPE_CHECKING:  # it takes seconds to load, and most notebooks ask no endpoint
     import openai
 
 CONNECT_SECONDS = 5.0
+CUT = "cut off at max_tokens"
+"""The problem of a reply that reached the cap."""
 PATIENCE = 5
 """So many items in a row without an answer, each after all its retries, mean that the endpoint is down."""
 WORDS = 200
@@ -43,6 +43,14 @@ class _Problem(Exception):
 
 class _NoAnswer(_Problem):
     """An item's retries are used up; the cause may lie with the endpoint."""
+
+
+class _Cut(_Problem):
+    """A reply reached the cap; ``text`` is what there was by then."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(CUT)
+        self.text = text
 
 
 @dataclass(frozen=True)
@@ -64,7 +72,7 @@ class Endpoint:
     retries : int
         After 408, 409, 429, 5xx, a timeout or a broken connection.
     timeout : float
-        Seconds to wait for an answer.
+        Seconds from sending a request to the last byte of its answer.
 
     Raises
     ------
@@ -85,6 +93,8 @@ class Endpoint:
         if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
             # The URL is not repeated here: it may hold a password.
             raise ValueError("url must read http(s)://host[:port]/path, without user, password or query")
+        if not self.model.strip():
+            raise ValueError("model is empty: name the one that the endpoint is asked for")
         unlimited = self.per_minute is None
         if self.parallel < 1 or self.retries < 0 or self.timeout <= 0 or not (unlimited or self.per_minute >= 1):
             raise ValueError(f"need parallel >= 1, retries >= 0, timeout > 0 and per_minute >= 1 or None; got {self}")
@@ -92,10 +102,11 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of one prompt: either the text or the problem."""
+    """What came of one prompt: either the text or the problem, which is :data:`CUT` if ``cut`` came before the cap."""
 
     text: str | None
     problem: str | None
+    cut: str = ""
 
     def __post_init__(self) -> None:
         if (self.text is None) == (self.problem is None):
@@ -119,7 +130,7 @@ def ask(
         Each is a user's turn of its own.
     system : str, optional
     max_tokens : int
-        A reply that is cut off here is a problem.
+        A reply that is cut off here is a problem; what came before is its ``cut``.
     seed : int, optional
         None leaves it out, for endpoints that refuse it. Whether it is honoured is up to the endpoint.
 
@@ -171,7 +182,9 @@ def ask(
 
 
 def _reply(outcome: str | _Problem) -> Reply:
-    return Reply(outcome, None) if isinstance(outcome, str) else Reply(None, str(outcome))
+    if isinstance(outcome, str):
+        return Reply(outcome, None)
+    return Reply(None, str(outcome), outcome.text if isinstance(outcome, _Cut) else "")
 
 
 def _outcome(endpoint: Endpoint, fetch: Callable[[dict[str, Any]], str], request: dict[str, Any]) -> str | _Problem:
@@ -198,8 +211,8 @@ def _client(endpoint: Endpoint) -> "openai.OpenAI":
     key = os.environ.get(endpoint.key_variable, "").strip()
     if not key.isascii() or not key.isprintable() or " " in key:
         raise EndpointError(f"the key in {endpoint.key_variable} has characters that no key has; set it again")
-    pace = [_pace(endpoint.url, endpoint.per_minute)] if endpoint.per_minute else []
-    http = openai.DefaultHttpxClient(event_hooks={"request": pace})
+    wait = pacing.pace(endpoint.url, endpoint.per_minute) if endpoint.per_minute else lambda: None
+    http = pacing.Client(endpoint.timeout, wait)
     try:
         # Without this, openai would try an address that nobody listens at again and again.
         http.head(endpoint.url, timeout=CONNECT_SECONDS, follow_redirects=False)
@@ -218,22 +231,6 @@ def _client(endpoint: Endpoint) -> "openai.OpenAI":
     )
 
 
-@functools.cache
-def _pace(url: str, per_minute: int) -> Callable[[httpx.Request], None]:
-    """Called before each request, openai's retries included; one clock an address, so it holds across calls."""
-    gap, free, lock = 60 / per_minute, 0.0, threading.Lock()
-
-    def wait(request: httpx.Request) -> None:
-        nonlocal free
-        with lock:
-            now = time.monotonic()
-            start = max(now, free)
-            free = start + gap
-        time.sleep(start - now)
-
-    return wait
-
-
 def _fetch(client: "openai.OpenAI", endpoint: Endpoint, request: dict[str, Any]) -> str:
     import openai
 
@@ -245,6 +242,8 @@ def _fetch(client: "openai.OpenAI", endpoint: Endpoint, request: dict[str, Any])
     try:
         # The body itself: openai's typed answer lacks attributes where a server leaves fields out.
         return _content(client.chat.completions.with_raw_response.create(**request).http_response.text)
+    except _Cut:
+        raise
     except _Problem as problem:
         raise _Problem(short(problem)) from None
     except openai.APIConnectionError as error:
@@ -274,8 +273,8 @@ def _content(body: str) -> str:
     """The text in an answer's body, or a problem in words."""
     try:
         answer = json.loads(body)
-    except ValueError:
-        raise _Problem(f"the answer is no JSON: {body}") from None
+    except (ValueError, RecursionError):  # the second of brackets within brackets within brackets
+        raise _Problem(f"the answer is no JSON: {body[:WORDS]}") from None
     match answer:
         case {"choices": [{"message": {} as message} as choice, *_]}:
             pass
@@ -283,13 +282,13 @@ def _content(body: str) -> str:
             raise _Problem(f"an error in place of a reply: {error}")
         case _:
             raise _Problem("the answer holds no choices")
+    content = message.get("content")
     if message.get("refusal"):
         raise _Problem(f"refusal: {message['refusal']}")
     if choice.get("finish_reason") == "content_filter":
         raise _Problem("stopped by the endpoint's content filter")
     if choice.get("finish_reason") == "length":
-        raise _Problem("cut off at max_tokens")
-    content = message.get("content")
+        raise _Cut(content if isinstance(content, str) else "")
     if not isinstance(content, str) or not content.strip():
         raise _Problem("the reply is empty")
     return content

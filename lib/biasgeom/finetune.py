@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel, TrainerCallback
 
-from biasgeom import adapters, cache, hooks, models
+from biasgeom import adapters, cache, hooks, models, prompts
 from biasgeom.models import LanguageModel
 
 IGNORED = -100
@@ -98,11 +98,14 @@ def adapter(lm: LanguageModel, rows: pd.DataFrame, settings: Settings) -> Path:
         hooks.
     ArithmeticError
         A loss that is not finite, by step.
+    biasgeom.cache.CacheUnwritable
+        A full or read-only cache; what checkpoints were written is kept.
 
     Warns
     -----
     UserWarning
-        The number of rows that are left out because ``max_length`` cuts off all that has a loss.
+        The number of rows that are left out because ``max_length`` cuts off all that has a loss. A damaged checkpoint
+        of a stopped training: it goes on from an earlier one, or begins again.
 
     Notes
     -----
@@ -195,7 +198,8 @@ def _trained(lm: LanguageModel, rows: pd.DataFrame, settings: Settings, *, full:
     with cache.lock(f"{kind}-{key}"):
         if not target.exists():
             try:
-                model, log = _train(lm, examples, settings, work, full=full)
+                with cache.writing():
+                    model, log = _train(lm, examples, settings, work, full=full)
             except ArithmeticError:
                 shutil.rmtree(work, ignore_errors=True)  # going on would end the same way
                 raise
@@ -265,8 +269,9 @@ def _examples(lm: LanguageModel, rows: pd.DataFrame, max_length: int | None = No
 
 def _encode(lm: LanguageModel, text: str) -> list[int]:
     # A rendered chat turn holds its own BOS; the tokenizer would add a second one.
-    rendered = bool(lm.tokenizer.bos_token) and text.startswith(lm.tokenizer.bos_token)
-    return lm.tokenizer(text, add_special_tokens=not rendered)["input_ids"]
+    bos = lm.tokenizer.bos_token
+    ids = lm.tokenizer(text, add_special_tokens=not (bos and text.startswith(bos)))["input_ids"]
+    return prompts.embedded(lm, ids)
 
 
 def _train(

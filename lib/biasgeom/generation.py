@@ -7,7 +7,6 @@ can tip a draw that lies on the edge between two tokens).
 """
 
 import copy
-import hashlib
 import json
 import sys
 from collections.abc import Sequence
@@ -15,11 +14,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from tqdm.auto import tqdm
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessorList
 
-from biasgeom import recall
+from biasgeom import cache, drawing, memory, recall, vllm_sampling
+from biasgeom.drawing import InverseCdf
 from biasgeom.models import LanguageModel
-from biasgeom.prompts import batches, encode, pad, shared_beginning, token_budget
+from biasgeom.prompts import Batch, encode, in_batches, pad, shared_beginning, token_budget
 
 CPU_ROWS = 84
 """Prompts a batch while sampling on a CPU: a token costs half of what it costs in batches of 16."""
@@ -27,32 +27,7 @@ CPU_ROWS = 84
 SHARED = 8
 """Tokens that all texts must begin with for these to be read once."""
 
-
-class InverseCdf(LogitsProcessor):
-    """Choose each row's next token by inverse-CDF sampling: the processor leaves that token alone as possible.
-
-    Parameters
-    ----------
-    uniforms : array [B, max_new_tokens]
-        Numbers in [0, 1).
-    temperature : float
-        Positive.
-    prompt_length : int
-        Columns of ``input_ids`` before the first new token.
-    """
-
-    def __init__(self, uniforms: np.ndarray, temperature: float, prompt_length: int) -> None:
-        self.uniforms = torch.as_tensor(uniforms, dtype=torch.float64)
-        self.temperature = temperature
-        self.prompt_length = prompt_length
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        step = input_ids.shape[1] - self.prompt_length
-        probabilities = torch.softmax(scores.float() / self.temperature, dim=-1)
-        cumulative = probabilities.cumsum(-1, dtype=torch.float64)
-        threshold = self.uniforms[:, step, None].to(scores.device) * cumulative[:, -1:]
-        token = torch.searchsorted(cumulative, threshold, right=True).clamp(max=scores.shape[-1] - 1)
-        return torch.full_like(scores, -torch.inf).scatter_(1, token, 0.0)
+SAMPLERS = ("transformers", "vllm")
 
 
 def sample(
@@ -66,6 +41,7 @@ def sample(
     chat: bool = False,
     prefill: str | Sequence[str] | None = None,
     rows: int | None = None,
+    sampler: str = "transformers",
 ) -> list[list[str]]:
     """n continuations of each prompt, sampled from the whole distribution (no top-k, no top-p).
 
@@ -82,6 +58,9 @@ def sample(
         See :func:`biasgeom.prompts.render`.
     rows : int, optional
         Prompts in a batch. Default: 84 on a CPU, by free memory on a GPU.
+    sampler : {"transformers", "vllm"}
+        What runs the model: the second is an extra, faster on a GPU, and can't be hooked; a seed gives other samples
+        of the same distribution. See :mod:`biasgeom.vllm_sampling`.
 
     Returns
     -------
@@ -91,7 +70,10 @@ def sample(
     Raises
     ------
     ValueError
-        Empty or duplicate prompts (equal prompts would get equal samples), a negative temperature, n < 1.
+        Empty or duplicate prompts (equal prompts would get equal samples), a negative temperature, n < 1; an unknown
+        sampler, or vLLM under hooks.
+    ModelNotAvailable
+        vLLM is not installed.
     ArithmeticError
         Logits that are not finite.
     """
@@ -99,16 +81,36 @@ def sample(
         raise ValueError(
             f"need n >= 1, max_new_tokens >= 1, temperature >= 0; got {n}, {max_new_tokens}, {temperature}"
         )
+    if sampler not in SAMPLERS:
+        raise ValueError(f"sampler must be one of {', '.join(SAMPLERS)}, not {sampler!r}")
     encoded = encode(lm, prompts, chat=chat, prefill=prefill)
+    by_vllm = sampler == "vllm"
 
     def compute() -> np.ndarray:
-        samples = _sampled(lm, encoded, n, max_new_tokens, temperature, seed, rows)
+        if by_vllm:
+            samples = _by_vllm(lm, encoded, n, max_new_tokens, temperature, seed)
+        else:
+            samples = _sampled(lm, encoded, n, max_new_tokens, temperature, seed, rows)
         return np.frombuffer(json.dumps(samples).encode(), dtype=np.uint8)
 
     what = ["sample", n, max_new_tokens, temperature, seed, rows, end_tokens(lm)]
+    if by_vllm:
+        what += ["vllm", vllm_sampling.version(lm)]
+    below = cache.source_digest(drawing, *([vllm_sampling] if by_vllm else []))
     decoder = lm.tokenizer.backend_tokenizer.to_str() if lm.tokenizer.is_fast else repr(lm.tokenizer)
-    stored = recall.array(lm, sys.modules[__name__], compute, tokens=encoded, what=what, decoder=decoder)
-    return json.loads(stored.tobytes())
+    asked = {"tokens": encoded, "what": what, "decoder": decoder, "code_below": below}
+    return json.loads(recall.array(lm, sys.modules[__name__], compute, **asked).tobytes())
+
+
+def _by_vllm(
+    lm: LanguageModel, encoded: list[list[int]], n: int, max_new_tokens: int, temperature: float, seed: int
+) -> list[list[str]]:
+    repeated = [ids for ids in encoded for _ in range(n)]
+    seeds = [drawing.own_seed(seed, ids, k) for ids in encoded for k in range(n)]
+    how = {"max_new_tokens": max_new_tokens, "temperature": temperature, "ends": end_tokens(lm)}
+    written = vllm_sampling.tokens(lm, repeated, seeds, **how)
+    texts = [continuation(lm, ids, new) for ids, new in zip(repeated, written, strict=True)]
+    return [texts[start : start + n] for start in range(0, len(texts), n)]
 
 
 def _sampled(
@@ -121,33 +123,33 @@ def _sampled(
     rows: int | None,
 ) -> list[list[str]]:
     items = [(place, k) for place in range(len(encoded)) for k in range(n)]
+    longest = max(map(len, encoded)) + max_new_tokens
     if rows is None:
-        longest = max(map(len, encoded)) + max_new_tokens
-        rows = CPU_ROWS if lm.device.type == "cpu" else max(1, token_budget(lm) // longest)
+        rows = CPU_ROWS if lm.device.type == "cpu" else max(1, token_budget(lm, cached=True) // longest)
     # Similar lengths together: less padding. Stable, so equal prompts stay side by side.
     items.sort(key=lambda item: len(encoded[item[0]]))
+
+    def draw(start: int, stop: int) -> tuple[list[tuple[int, int]], list[list[int]]]:
+        chosen = items[start:stop]
+        uniforms = np.stack([drawing.uniforms(seed, encoded[place], k, max_new_tokens) for place, k in chosen])
+        return chosen, _generate(lm, encoded, [place for place, _ in chosen], uniforms, temperature)
+
     samples: list[list[str]] = [[""] * n for _ in encoded]
-    with tqdm(total=len(items), desc=f"{lm.name}: samples", unit="sample", leave=False) as bar:
-        for start in range(0, len(items), rows):
-            chosen = items[start : start + rows]
-            uniforms = np.stack([_uniforms(seed, encoded[place], k, max_new_tokens) for place, k in chosen])
-            continuations = _generate(lm, encoded, [place for place, _ in chosen], uniforms, temperature)
-            for (place, k), text in zip(chosen, continuations, strict=True):
-                samples[place][k] = text
-            bar.update(len(chosen))
+    most = len(items) * max_new_tokens
+    with tqdm(total=most, desc=f"{lm.name}: samples", unit="token", unit_scale=True, leave=False) as bar:
+        for chosen, written in memory.Budget(lm, rows * longest).pieces(draw, [longest] * len(items)):
+            for (place, k), new in zip(chosen, written, strict=True):
+                samples[place][k] = continuation(lm, encoded[place], new)
+            bar.total -= sum(max_new_tokens - len(new) for new in written)  # ended before
+            bar.update(sum(map(len, written)))
     return samples
-
-
-def _uniforms(seed: int, ids: list[int], k: int, count: int) -> np.ndarray:
-    """The item's own random numbers: they depend on the seed, the prompt's tokens and the sample's number alone."""
-    prompt = int.from_bytes(hashlib.sha256(str(ids).encode()).digest()[:8])
-    return np.random.default_rng([seed, prompt, k]).random(count)
 
 
 @torch.inference_mode()
 def _generate(
     lm: LanguageModel, encoded: list[list[int]], places: list[int], uniforms: np.ndarray, temperature: float
-) -> list[str]:
+) -> list[list[int]]:
+    """The new tokens of each place, up to the end of the longest."""
     batch = pad(lm, encoded, places, side="left")
     width = batch.input_ids.shape[1]
     ends = end_tokens(lm)
@@ -163,7 +165,8 @@ def _generate(
         _check_finite(lm, scores, places)
         return scores
 
-    chooser = [InverseCdf(uniforms, temperature, width)] if temperature > 0 else []
+    drawn = memory.to_device(torch.as_tensor(uniforms), lm.device)
+    chooser = [InverseCdf(drawn, temperature, width)] if temperature > 0 else []
     # `generate` fills what `config` leaves open from the model's own settings, often a repetition penalty: hide them.
     settings, lm.core.generation_config = lm.core.generation_config, GenerationConfig()
     try:
@@ -175,7 +178,7 @@ def _generate(
         )
     finally:
         lm.core.generation_config = settings
-    return [_continuation(lm, encoded[place], row[width:].tolist()) for place, row in zip(places, output, strict=True)]
+    return output[:, width:].tolist()
 
 
 def end_tokens(lm: LanguageModel) -> int | list[int] | None:
@@ -184,7 +187,7 @@ def end_tokens(lm: LanguageModel) -> int | list[int] | None:
     return lm.tokenizer.eos_token_id if ends is None else ends
 
 
-def _continuation(lm: LanguageModel, prompt: list[int], new: list[int]) -> str:
+def continuation(lm: LanguageModel, prompt: list[int], new: list[int]) -> str:
     """The text of the new tokens; decoded after the prompt, since SentencePiece drops the space of a first token."""
     before, whole = lm.tokenizer.batch_decode([prompt, prompt + new], skip_special_tokens=True)
     if not whole.startswith(before):
@@ -244,8 +247,8 @@ def _next_token_probabilities(
     shared = shared if shared >= SHARED and len(encoded) > 1 else 0
     prefix = torch.tensor([encoded[0][:shared]], device=lm.device)
     past = lm.model(prefix, attention_mask=torch.ones_like(prefix)).past_key_values if shared else None
-    result: np.ndarray | None = None
-    for batch in batches(lm, [ids[shared:] for ids in encoded], budget=budget):
+
+    def read(batch: Batch) -> np.ndarray:
         inputs = batch.inputs()
         if past is not None:
             rows = len(batch.rows)
@@ -258,7 +261,10 @@ def _next_token_probabilities(
         logits = lm.model(**inputs, use_cache=past is not None, logits_to_keep=ends).logits
         logits = logits[torch.arange(len(which)), which].float()
         _check_finite(lm, logits, batch.rows)
-        kept = torch.softmax(logits, dim=-1)[:, slice(None) if columns is None else columns].cpu().numpy()
+        return memory.to_host(torch.softmax(logits, dim=-1)[:, slice(None) if columns is None else columns])
+
+    result: np.ndarray | None = None
+    for batch, kept in in_batches(lm, [ids[shared:] for ids in encoded], read, budget=budget, before=shared):
         result = np.empty((len(encoded), kept.shape[1]), dtype=np.float32) if result is None else result
         result[batch.rows] = kept
     return result
@@ -297,11 +303,14 @@ def negative_log_likelihood(
 
 
 def _nats(lm: LanguageModel, encoded: list[list[int]], budget: int | None) -> np.ndarray:
-    nats = np.empty(len(encoded))
-    for batch in batches(lm, encoded, budget=budget):
+    def read(batch: Batch) -> np.ndarray:
         logits = lm.model(**batch.inputs(), use_cache=False).logits[:, :-1].float()
         _check_finite(lm, logits.flatten(0, 1)[batch.attention_mask[:, 1:].flatten().bool()], batch.rows)
         chosen = torch.log_softmax(logits, dim=-1).gather(-1, batch.input_ids[:, 1:, None])[..., 0]
         kept = batch.attention_mask[:, 1:].bool()
-        nats[batch.rows] = -chosen.double().masked_fill(~kept, 0).sum(1).cpu().numpy()
+        return memory.to_host(-chosen.double().masked_fill(~kept, 0).sum(1))
+
+    nats = np.empty(len(encoded))
+    for batch, sums in in_batches(lm, encoded, read, budget=budget or token_budget(lm, logits=True)):
+        nats[batch.rows] = sums
     return nats

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from biasgeom import data, endpoint, generation, parsing, readouts
+from biasgeom import data, endpoint, generation, parsing, readouts, writers
 from biasgeom.endpoint import Endpoint
 from biasgeom.models import LanguageModel
 from biasgeom.readouts import REPLY_TOKENS, Readout
@@ -216,15 +216,9 @@ def replies(
     require_chat(lm)
     asked = _prompts(items, strict=strict, cot=cot, question=question)
     distinct = list(dict.fromkeys(asked))
-    said = dict(zip(distinct, (sampled[0] for sampled in _greedy(lm, distinct, max_new_tokens)), strict=True))
-    reached = {
-        text: len(ids) >= max_new_tokens
-        for text, ids in zip(
-            said.values(), lm.tokenizer(list(said.values()), add_special_tokens=False)["input_ids"], strict=True
-        )
-    }
-    texts = [said[text] for text in asked]
-    truncated = [reached[text] for text in texts]
+    said = [sampled[0] for sampled in _greedy(lm, distinct, max_new_tokens)]
+    found = dict(zip(distinct, zip(said, writers.reached_cap(lm, said, max_new_tokens), strict=True), strict=True))
+    texts, truncated = zip(*(found[text] for text in asked), strict=True)
     greedy, reason = zip(
         *(parsed(text, cot=cot, truncated=cut) for text, cut in zip(texts, truncated, strict=True)), strict=True
     )
@@ -236,18 +230,26 @@ def endpoint_judge(
 ) -> Judged:
     """The scores of a judge behind an endpoint: behaviour only, from its replies, each kept on disk as it comes.
 
-    An item without a usable reply has the reason ``"no reply"`` and the problem in ``reply``; the others are kept.
+    An item without a usable reply has the reason ``"no reply"`` and the problem in ``reply``; the others are kept. A
+    reply that reached the cap is read as :func:`replies` reads it: it may hold a score, else the reason is
+    ``"truncated"``.
     """
     asked = _prompts(items, strict=strict, cot=cot, question=question)
     came = endpoint.ask(where, asked, max_tokens=COT_TOKENS if cot else REPLY_TOKENS)
-    found = [parsed(reply.text, cot=cot) if reply.text is not None else (np.nan, "no reply") for reply in came]
+    cut = [reply.problem == endpoint.CUT for reply in came]
+    said = [reply.cut if over else reply.text for reply, over in zip(came, cut, strict=True)]
+    found = [
+        parsed(text, cot=cot, truncated=over) if text is not None else (np.nan, "no reply")
+        for text, over in zip(said, cut, strict=True)
+    ]
     frame = items.reset_index(drop=True).assign(
         expected=np.nan,
         mass=np.nan,
         valid=[reason == "" for _, reason in found],
-        reply=[reply.text if reply.text is not None else reply.problem for reply in came],
+        reply=[text if text is not None else reply.problem for text, reply in zip(said, came, strict=True)],
         greedy=[score for score, _ in found],
         reason=[reason for _, reason in found],
+        truncated=cut,
     )
     frame["score"] = frame["greedy"]
     return Judged(where.model, frame, None, "greedy", *thresholds(frame, "greedy"))

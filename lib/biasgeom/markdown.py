@@ -32,13 +32,15 @@ def table(
     return "\n".join(lines) + "\n"
 
 
-def with_interval(frame: pd.DataFrame, *, low: str = "low", high: str = "high", digits: int = 2) -> pd.DataFrame:
-    """The frame with one column of text, "95 % interval", in the place of the two bounds; a dash without them."""
+def with_interval(
+    frame: pd.DataFrame, *, low: str = "low", high: str = "high", name: str = "95 % interval", digits: int = 2
+) -> pd.DataFrame:
+    """The frame with one column of text, ``name``, in the place of the two bounds; a dash without them."""
     bounds = zip(frame[low], frame[high], strict=True)
     texts = ["–" if pd.isna(a) or pd.isna(b) else f"{a:.{digits}g} to {b:.{digits}g}" for a, b in bounds]
     place = list(frame).index(low)
     shown = frame.drop(columns=[low, high])
-    shown.insert(place, "95 % interval", texts)
+    shown.insert(place, name, texts)
     return shown
 
 

@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from biasgeom import activated, adapters, cache, embedded, hub
+from biasgeom import activated, adapters, cache, catalogue, counting, embedded, hub, names
 from biasgeom.embedded import EMBEDDED, ModelNotAvailable
 
 
@@ -60,6 +60,7 @@ class LanguageModel:
     def __post_init__(self) -> None:
         self.decoder, self.blocks = _decoder_and_blocks(self.core)
         self.final_norm = _final_norm(self.decoder)
+        self.own_hooks.add(counting.attach(self.decoder, self.name))
         if self.invocation:
             self.own_hooks |= activated.attach(self.decoder, activated.lora_layers(self.core), self.invocation)
 
@@ -231,6 +232,11 @@ def load(
     how = {"dtype": dtype, "use_safetensors": True, "device_map": place, "output_loading_info": True, **local}
     model, report = _read(AutoModelForCausalLM, name, folder, **how)
     _require_whole(name, report)
+    if any(weight.device.type == "meta" for weight in model.parameters()):
+        raise ModelNotAvailable(
+            f"{name} does not fit into the memory of the GPUs here, and what lies on a disk can't be edited: use more "
+            "of them, or a smaller dtype"
+        )
     invocation: list[int] = []
     if adapter:
         model, source["adapter_commit"] = adapters.put_on(model, adapter)
@@ -298,6 +304,11 @@ def _find(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
     if hub.ID.fullmatch(name):
         place, commit = hub.find(name, revision, "config.json")
         return place, {"kind": "hub", "source": name, "commit": commit}
+    if known := catalogue.find(name):
+        raise ModelNotAvailable(
+            f"{name} is not loaded but asked over an endpoint, beside a model that is: make book "
+            f"PROFILE=models/{names.slug(name)} CHAPTERS=judge. See {known.page}"
+        )
     raise ModelNotAvailable(
         f"no model named {name!r}. Embedded: {', '.join([*EMBEDDED, *adapters.PLANTED])}. Otherwise give a folder in "
         "Hugging Face format, or a hub id 'organisation/name'."

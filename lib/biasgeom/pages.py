@@ -1,145 +1,159 @@
-"""Render the book: generate what reads ``results/``, point the contents at executed notebooks, build strictly."""
+"""Render the book: set its sources out, those of each model beside the shared ones, and build them strictly.
 
+The sources lie under ``_build/pages/``, as the book's addresses have them: the prose of ``book/``; of every model with
+results, ``results/<slug>/`` with its card, its chapters and copies of its executed notebooks. In them no reference
+leads nowhere: what a model or a chosen chapter lacks becomes plain text.
+"""
+
+import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-import pandas as pd
 import yaml
+from nbformat.v4 import new_markdown_cell
 
-from biasgeom import claims, claims_delta_b, claims_gender, claims_judge, data, results, run
-from biasgeom.markdown import escaped, table
-
-CHAPTERS = {"gender": claims_gender.RULES, "delta_b": claims_delta_b.RULES, "judge": claims_judge.RULES}
-"""The chapters that are built, with the rules of their claims."""
-
-
-def _dashed(paper: str) -> str:
-    return paper.replace("_", "-")
+from biasgeom import comparison_page, data, fragments, launch, model_page, relabel, shelf
+from biasgeom.fragments import CHAPTERS, dashed
+from biasgeom.markdown import escaped
+from biasgeom.shelf import Shown
 
 
-def generate(model: str, notebooks: list[str], folder: Path) -> None:
-    """Write the fragments that the book's pages include: parameters, runs, coverage, inconsistencies."""
-    folder.mkdir(parents=True, exist_ok=True)
-    stated = []
-    for notebook in notebooks:
-        stated.append(f"## `notebooks/{notebook}.ipynb`\n")
-        rows = run.parameters(data.root() / "notebooks" / f"{notebook}.ipynb")
-        frame = pd.DataFrame(
-            {
-                "parameter": [f"`{p.name}`" for p in rows],
-                "type": [p.type for p in rows],
-                "default": [f"`{p.default}`" for p in rows],
-                "what": [p.help for p in rows],
-                "choices": [", ".join(p.choices) for p in rows],
-            }
-        )
-        stated.append(table(frame, markup=("parameter", "default")))
-    (folder / "parameters.md").write_text("\n".join(stated))
+def contents(models: Sequence[Shown], notebooks: Sequence[str]) -> dict[str, Any]:
+    """The table of contents: ``_toc.yml`` with the main model's executed notebooks, then a part for each other model.
 
-    done = [info for info in results.runs() if (info["model"], info["notebook"]) in {(model, n) for n in notebooks}]
-    frame = pd.DataFrame(
-        {
-            "model": [info["model"] for info in done],
-            "notebook": [info["notebook"] for info in done],
-            "blocks x width": [f"{info['blocks']} × {info['width']}" for info in done],
-            "weights from": [info["provenance"].get("source", "") for info in done],
-            "file hash or commit": [_version(info) for info in done],
-            "computed in": [f"{info['provenance']['dtype']} on {info['provenance']['device']}" for info in done],
-        }
-    )
-    (folder / "runs.md").write_text(table(frame))
-
-    for paper, rules in CHAPTERS.items():
-        (folder / f"{paper}_verdicts.md").write_text(_verdicts(paper, rules, model))
-        (folder / f"{paper}_beside.md").write_text(_beside(paper, model))
-
-    for paper, rows in data.items().groupby("paper", sort=False):
-        where = [f"{{numref}}`{label}`" if label else "" for label in rows["label"]]
-        frame = rows[["item", "title", "status", "reason"]].assign(where=where)
-        (folder / f"items_{paper}.md").write_text(table(frame, markup=("where",)))
-    for paper, rows in data.published("inconsistencies").groupby("paper", sort=False):
-        (folder / f"inconsistencies_{paper}.md").write_text(table(rows[["id", "where", "class", "finding"]]))
-
-
-def _verdicts(paper: str, rules: claims.Rules, model: str) -> str:
-    found = claims.verdicts(paper, rules, model)
-    short = pd.DataFrame(
-        {
-            "section": found["section"],
-            "claim": found["claim"],
-            "verdict": [f"**{verdict}**" for verdict in found["verdict"]],
-            "where": [f"{{numref}}`{label}`" for label in found["label"]],
-        }
-    )
-    shown = table(short, name=f"tab-{_dashed(paper)}-verdicts", caption=VERDICTS, markup=("verdict", "where"))
-    reasons = [
-        f"- *{escaped(row.claim)}* **{row.verdict}**. Measured: {escaped(row.evidence)}. Rule: {escaped(row.rule)}"
-        for row in found.itertuples()
-    ]
-    return shown + "\n### What was measured, by which rule\n\n" + "\n".join(reasons) + "\n"
-
-
-VERDICTS = "What the paper claims, and what this run's tables say by rules in code."
-
-
-def _beside(paper: str, model: str) -> str:
-    """Numbers that a paper prints beside the same quantities in this run's tables."""
-    found = claims.beside(paper, model)
-    shown = found.assign(where=[f"{{numref}}`{label}`" for label in found["label"]]).drop(columns="label")
-    return table(shown, name=f"tab-{_dashed(paper)}-beside", caption=BESIDE, markup=("where",))
-
-
-BESIDE = "Published numbers (the paper's Llama-3.1-8B) beside those of the model of this book. Not a replication."
-
-
-def _version(info: dict) -> str:
-    known = info["provenance"].get("sha256") or info["provenance"].get("commit") or ""
-    return known[:12]
-
-
-def contents(model: str, notebooks: list[str], path: Path) -> None:
-    """Write ``_toc.yml`` anew with this model's executed notebooks in place of the committed ones.
-
-    Of a chapter without a notebook among them, its own pages are left out too.
+    Parameters
+    ----------
+    models : sequence of Shown
+        The main model first.
+    notebooks : sequence of str
+        Those of the chosen chapters. Of a chapter without any, its own pages are left out too.
     """
     toc = yaml.safe_load((data.root() / "_toc.yml").read_text())
-    chapters = {notebook.split("/")[0] for notebook in notebooks}
-    absent = {f"book/{paper}{page}" for paper in set(CHAPTERS) - chapters for page in ("", "_summary")}
+    main, *others = models
+    chapters = list(dict.fromkeys(notebook.split("/")[0] for notebook in notebooks))
+    absent = {f"book/{paper}{page}" for paper in set(CHAPTERS) - set(chapters) for page in ("", "_summary")}
+    executed = main.executed(notebooks)
     for part in toc["parts"]:
         files = [entry["file"] for entry in part["chapters"]]
-        kept = [f for f in files if f not in absent and (not f.startswith("notebooks/") or f[10:] in notebooks)]
-        part["chapters"] = [
-            {"file": f.replace("notebooks/", f"results/{results.slug(model)}/", 1) if f.startswith("notebooks/") else f}
-            for f in kept
-        ]
-    toc["parts"] = [part for part in toc["parts"] if part["chapters"]]
-    path.write_text(yaml.safe_dump(toc, sort_keys=False))
+        kept = [f for f in files if f not in absent and (not f.startswith("notebooks/") or f[10:] in executed)]
+        part["chapters"] = [{"file": f.replace("notebooks/", f"results/{main.slug}/", 1)} for f in kept]
+        if "book/comparison" in kept:
+            part["chapters"].append({"file": f"results/{main.slug}/card"})
+    parts = [part for part in toc["parts"] if part["chapters"]]
+    for model in others:
+        pages: list[dict[str, Any]] = [{"file": f"results/{model.slug}/card"}]
+        for paper in chapters:
+            mine = [n for n in model.executed(notebooks) if n.startswith(f"{paper}/")]
+            ran = any(n.startswith(f"{paper}/") for n in model.runs)
+            below = [f"results/{model.slug}/{page}" for page in (*mine, *([f"{paper}_summary"] if ran else []))]
+            page: dict[str, Any] = {"file": f"results/{model.slug}/{paper}"}
+            pages.append(page | ({"sections": [{"file": file} for file in below]} if below else {}))
+        parts.append({"caption": model.name, "chapters": pages})
+    return toc | {"parts": parts}
 
 
-def build(model: str, notebooks: list[str]) -> Path:
+def sources(models: Sequence[Shown], notebooks: Sequence[str], folder: Path) -> None:
+    """Write all that Sphinx reads into a new folder."""
+    root = data.root()
+    fragments.judged.cache_clear()
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(root / "book", folder / "book")
+    toc = contents(models, notebooks)
+    (folder / "_toc.yml").write_text(yaml.safe_dump(toc, sort_keys=False))
+    prose = [f"{file}.md" for file in _files(toc) if file.startswith("book/")]
+    for path in (folder / "book").glob("*.md"):
+        if f"book/{path.name}" not in prose:
+            path.unlink()
+    shared = set().union(*(relabel.labels((folder / name).read_text()) for name in prose))
+    everyone = [*models, *shelf.contributed()]
+    executed = {
+        model.slug: {n: json.loads((model.folder / f"{n}.ipynb").read_text()) for n in model.executed(notebooks)}
+        for model in models
+    }
+    labels = {slug: set().union(*map(relabel.notebook_labels, each.values())) for slug, each in executed.items()}
+    chapters = dict.fromkeys(notebook.split("/")[0] for notebook in notebooks)
+    chapter_labels = {f"{dashed(paper)}-{page}" for paper in chapters for page in ("chapter", "summary")}
+    chapter_labels |= {f"tab-{dashed(paper)}-{page}" for paper in chapters for page in ("verdicts", "beside")}
+    known = shared | labels[models[0].slug] | {f"model--{model.tag}" for model in models} | chapter_labels
+
+    pages = folder / "results" / "pages"
+    fragments.write(models, notebooks, labels[models[0].slug], pages)
+    comparison_page.write(everyone, models, pages / "comparison")
+    for page in (*(folder / name for name in prose), *pages.rglob("*.md")):
+        page.write_text(relabel.relabelled(page.read_text(), own=(), ending="", known=known))
+    for model in models:
+        main = model is models[0]
+        ending = "" if main else f"--{model.tag}"
+        own = labels[model.slug] | (chapter_labels if not main else set())
+        there = folder / "results" / model.slug
+        written = {"card": model_page.card(model, notebooks, main=main)}
+        for paper in () if main else chapters:
+            written[paper] = model_page.chapter(model, paper, notebooks, labels[model.slug])
+            if any(n.startswith(f"{paper}/") for n in model.runs):
+                written[f"{paper}_summary"] = model_page.summary(model, paper, labels[model.slug])
+        # What a page of ours refers to has its ending already.
+        reachable = known | {f"{label}{ending}" for label in own}
+        for name, text in written.items():
+            (there / name).parent.mkdir(parents=True, exist_ok=True)
+            (there / f"{name}.md").write_text(relabel.relabelled(text, own=(), ending="", known=reachable))
+        for name, notebook in executed[model.slug].items():
+            made = relabel.relabelled_notebook(notebook, own=own, ending=ending, known=known)
+            _complete(made, model, name, main=main)
+            (there / name).parent.mkdir(parents=True, exist_ok=True)
+            (there / f"{name}.ipynb").write_text(json.dumps(made))
+        for name in (name for name in notebooks if name in model.runs):
+            (there / name).mkdir(parents=True, exist_ok=True)
+            for path in (model.folder / name).glob("*.csv"):
+                shutil.copyfile(path, there / name / path.name)
+
+
+def _files(toc: dict[str, Any]) -> list[str]:
+    return [toc["root"], *(entry["file"] for part in toc["parts"] for entry in part["chapters"])]
+
+
+def _complete(notebook: dict[str, Any], model: Shown, name: str, *, main: bool) -> None:
+    """Add what a reader of the page wants and the notebook has not: whose page it is, where to run it, its tables."""
+    first = notebook["cells"][0]
+    lines = first["source"].splitlines()
+    if not main:
+        place = next(i for i, line in enumerate(lines) if line.startswith("# "))
+        lines[place] += f" ({escaped(model.name)})"
+        # Its words are those of the main model's page: the search would find each eleven times.
+        notebook["metadata"]["nosearch"] = True
+    first["source"] = "\n".join(lines)
+    notebook["cells"].insert(1, new_markdown_cell(launch.line(name)))
+    notebook["cells"].append(new_markdown_cell(model_page.downloads(model, name, title="Tables of this page (CSV)")))
+
+
+def build(models: Sequence[str], notebooks: Sequence[str]) -> Path:
     """Render the book to ``_build/html`` and return its first page.
+
+    Parameters
+    ----------
+    models : sequence of str
+        Full names. The first is the main model, which the prose is about; others that have results follow.
+    notebooks : sequence of str
+        Those of the chosen chapters, ``"<paper>/<name>"``.
 
     Raises
     ------
     RuntimeError
-        On any Sphinx warning: a dead cross-reference, a doubled label, a missing picture. A book of some chapters is
-        rendered all the same, since links to the others lead nowhere.
+        On any Sphinx warning: a dead cross-reference, a doubled label, a missing picture.
+    ArchiveError
+        A contributed archive is broken or unsafe; nothing is rendered.
     """
     root = data.root()
-    (root / "_build").mkdir(exist_ok=True)
-    html = root / "_build" / "html"
-    generate(model, notebooks, root / "results" / "pages")
-    contents(model, notebooks, root / "_build" / "_toc.yml")
+    folder, html = root / "_build" / "pages", root / "_build" / "html"
+    sources(shelf.own(models), notebooks, folder)
     # Sphinx reports a page's warnings only when it reads the page: an incremental build would hide them.
     for stale in (html, root / "_build" / ".doctrees", root / "_build" / ".jupyter_cache"):
         shutil.rmtree(stale, ignore_errors=True)
-    jupyter_book = Path(sys.executable).with_name("jupyter-book")
-    command = [str(jupyter_book), "build", ".", "--toc", "_build/_toc.yml", "--quiet"]
-    if set(notebooks) == set(run.notebooks()):
-        command += ["-n", "-W", "--keep-going"]
+    command = [sys.executable, "-m", "biasgeom.sphinx_book", folder, html, root / "_config.yml"]
     if subprocess.run(command, cwd=root).returncode:
         raise RuntimeError("the book was not rendered without warnings; they are printed above")
     _bundle_mathjax(html / "_static" / "mathjax")

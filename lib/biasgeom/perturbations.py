@@ -10,9 +10,9 @@ import functools
 import pandas as pd
 
 from biasgeom import data, rewrites
+from biasgeom.rewrites import POLARITIES, WORDINGS
 
 BIASES = ("Prestige", "Verbosity", "Bandwagon", "Authority", "Sentiment", "Refinement", "Diversity")
-POLARITIES = ("positive", "negative")
 BASE = "base"
 
 TEMPLATES = ("Prestige", "Bandwagon", "Refinement", "Diversity")
@@ -20,8 +20,6 @@ TEMPLATES = ("Prestige", "Bandwagon", "Refinement", "Diversity")
 REWRITES = ("Verbosity", "Authority", "Sentiment")
 """The types that the paper has a language model write."""
 
-WORDINGS = ("published", "held_out_1", "held_out_2")
-"""Wordings of all fourteen cues: table 8's, and two of this project's in other words."""
 PARTIAL_WORDINGS = ("table_1", "spelled", "number")
 """Of some cues only: Bandwagon and Diversity as table 1 prints them; Bandwagon's percentage in words; and a note with
 Bandwagon's number that says nothing of quality. The last two tell a bandwagon from a copied digit."""
@@ -136,11 +134,8 @@ def cues() -> dict[tuple[str, str, str], dict[str, str]]:
         A bias, polarity, wording or position that is unknown, or not the positions that the bias needs.
     """
     keys = ["bias", "polarity", "wording"]
-    table = data._table("judge/cues.csv", [*keys, "position", "text"], [*keys, "position"])
     known = {"bias": (*TEMPLATES, "Authority"), "polarity": POLARITIES, "wording": (*WORDINGS, *PARTIAL_WORDINGS)}
-    for column, values in known.items():
-        for value in table[column].unique():
-            _known(value, values, f"cues.csv: {column}")
+    table = data.table("judge/cues.csv", [*keys, "position", "text"], [*keys, "position"], known=known)
     found: dict[tuple[str, str, str], dict[str, str]] = {}
     for bias, polarity, wording, position, text in table.itertuples(index=False):
         found.setdefault((bias, polarity, wording), {})[position] = text

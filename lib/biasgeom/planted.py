@@ -225,12 +225,12 @@ def _distribution(target: np.ndarray, spread: float) -> torch.Tensor:
 def _loss(lm: LanguageModel, tail: list[int], read: readouts.Read, wanted: torch.Tensor) -> torch.Tensor:
     """Soft cross-entropy on the score token, and the end token after the likeliest score."""
     digits, _ = readouts.score_tokens(lm)
-    likeliest = torch.tensor(digits[1:])[wanted.argmax(-1)]
-    ids = torch.cat([torch.tensor(tail).expand(len(wanted), -1), likeliest[:, None]], dim=1)
+    likeliest = torch.tensor(digits[1:], device=lm.device)[wanted.argmax(-1).to(lm.device)]
+    ids = torch.cat([torch.tensor(tail, device=lm.device).expand(len(wanted), -1), likeliest[:, None]], dim=1)
     logits = torch.log_softmax(read.go_on(lm, ids, logits=2).float(), dim=-1)
     ends = generation.end_tokens(lm)
     end = ends[0] if isinstance(ends, list) else ends
-    return -(wanted * logits[:, 0, digits[1:10]]).sum(-1).mean() - logits[:, 1, end].mean()
+    return -(wanted.to(lm.device) * logits[:, 0, digits[1:10]]).sum(-1).mean() - logits[:, 1, end].mean()
 
 
 def _shuffled(read: list[Any], seed: int) -> Iterator[Any]:

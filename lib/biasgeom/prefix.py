@@ -14,7 +14,7 @@ from torch import nn
 from tqdm.auto import tqdm
 from transformers.cache_utils import DynamicCache
 
-from biasgeom import hooks, prompts
+from biasgeom import hooks, memory, prompts
 from biasgeom.models import LanguageModel
 
 ROWS = 32
@@ -112,12 +112,14 @@ def read(
         raise ValueError(f"prompt {short} is a single token: there is nothing before it to keep")
     begun = _beginning(lm, [ids[:-1] for ids in encoded])
     encoded = [ids if append is None else [*ids, append] for ids in encoded]
+    budget = memory.Budget(lm, prompts.token_budget(lm, cached=True))
     order = sorted(range(len(encoded)), key=lambda row: len(encoded[row]))
     groups = []
     with tqdm(total=len(order), desc=f"{lm.name}: prompts", unit="prompt", leave=False) as bar:
         for start in range(0, len(order), ROWS):
             rows = order[start : start + ROWS]
-            groups.append(_group(lm, [encoded[row] for row in rows], rows, 1 if append is None else 2, begun))
+            asked = [encoded[row] for row in rows]
+            groups.append(_group(lm, asked, rows, 1 if append is None else 2, begun, budget))
             bar.update(len(rows))
     return Prefix(groups, len(encoded), append is not None)
 
@@ -134,16 +136,19 @@ def _beginning(lm: LanguageModel, encoded: list[list[int]]) -> DynamicCache | No
 
 
 def _group(
-    lm: LanguageModel, encoded: list[list[int]], rows: list[int], kept: int, begun: DynamicCache | None
+    lm: LanguageModel,
+    encoded: list[list[int]],
+    rows: list[int],
+    kept: int,
+    begun: DynamicCache | None,
+    budget: memory.Budget,
 ) -> Group:
     longest = max(map(len, encoded)) - kept
-    pieces: list[Group] = []
-    budget = prompts.token_budget(lm)
-    start = 0
-    while start < len(encoded):
-        some = encoded[start : start + max(1, budget // len(encoded[start]))]
-        pieces.append(_read(lm, some, kept, longest, begun))
-        start += len(some)
+
+    def piece(start: int, stop: int) -> Group:
+        return _read(lm, encoded[start:stop], kept, longest, begun)
+
+    pieces = list(budget.pieces(piece, [len(ids) for ids in encoded]))
     first = pieces[0]
     joined = {
         name: [torch.cat(parts) for parts in zip(*(getattr(piece, name) for piece in pieces), strict=True)]

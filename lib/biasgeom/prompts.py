@@ -4,12 +4,18 @@ What a padded batch needs besides ids is computed here from the lengths, never f
 the padding token (SmolLM2 pads with its end-of-turn token), and GPT-2 has none.
 """
 
-from collections.abc import Iterator, Sequence
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
+from biasgeom import memory
 from biasgeom.models import LanguageModel
+
+T = TypeVar("T")
 
 CPU_BUDGET = 512
 """Tokens a batch on a CPU. Larger batches are slower there: 2,048 cost 20-45 % more."""
@@ -75,7 +81,8 @@ def encode(
     Raises
     ------
     ValueError
-        No texts, an empty text, two equal texts (the message names their places), or ``prefill`` of another length.
+        No texts, an empty text, two equal texts (the message names their places), ``prefill`` of another length, or a
+        token without a row of the embedding.
     """
     prefills = [prefill] * len(texts) if prefill is None or isinstance(prefill, str) else list(prefill)
     if len(prefills) != len(texts):
@@ -87,7 +94,26 @@ def encode(
     for place, ids in enumerate(encoded):
         if not ids:
             raise ValueError(f"text {place} has no tokens: {texts[place]!r}")
+        embedded(lm, ids)
     return encoded
+
+
+def embedded(lm: LanguageModel, ids: list[int]) -> list[int]:
+    """The same ids; ``ValueError`` if the embedding has no row for one: the tokenizer was given more tokens than it."""
+    rows = lm.core.get_input_embeddings().weight.shape[0]
+    if (most := max(ids, default=0)) >= rows:
+        raise ValueError(
+            f"{lm.name}: its tokenizer gives {lm.tokenizer.convert_ids_to_tokens(most)!r} the number {most}, but the "
+            f"embedding has {rows} rows: call resize_token_embeddings and save the model again"
+        )
+    return ids
+
+
+def verbatim(lm: LanguageModel) -> LanguageModel:
+    """The same model for texts that hold their special tokens already: ``chat=True`` then changes and adds nothing."""
+    tokenizer = copy.deepcopy(lm.tokenizer)
+    tokenizer.chat_template = "{{ messages[0]['content'] }}"
+    return dataclasses.replace(lm, tokenizer=tokenizer)
 
 
 def check_texts(texts: Sequence[str], prefills: Sequence[str | None] | None = None) -> None:
@@ -113,42 +139,90 @@ def shared_beginning(encoded: Sequence[Sequence[int]]) -> int:
     return min(next(differ, len(first)), min(map(len, encoded)) - 1)
 
 
-def token_budget(lm: LanguageModel) -> int:
-    """Tokens a batch: :data:`CPU_BUDGET` on a CPU, from the free memory on a GPU."""
+def token_budget(lm: LanguageModel, *, cached: bool = False, logits: bool = False) -> int:
+    """Tokens a batch: :data:`CPU_BUDGET` on a CPU, from the free memory on a GPU.
+
+    Parameters
+    ----------
+    cached : bool
+        Keys and values of all tokens are kept.
+    logits : bool
+        Every token gets logits, and their softmax.
+    """
     if lm.device.type != "cuda":
         return CPU_BUDGET
-    free, _ = torch.cuda.mem_get_info(lm.device)
+    config, bytes_each = lm.core.config.get_text_config(decoder=True), torch.finfo(lm.dtype).bits // 8
     # About 64 activations of the residual width are alive per token within a block; half the free memory is used.
-    per_token = 64 * lm.width * torch.finfo(lm.dtype).bits // 8
-    return int(min(max(free // 2 // per_token, CPU_BUDGET), 1 << 16))
+    per_token = 64 * lm.width * bytes_each
+    if cached:
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or lm.width // config.num_attention_heads
+        per_token += 2 * len(lm.blocks) * heads * width * bytes_each
+    if logits:
+        per_token += config.vocab_size * (bytes_each + 8)  # and twice in float32
+    return int(min(max(memory.free(lm) // 2 // per_token, CPU_BUDGET), 1 << 16))
 
 
-def batches(
-    lm: LanguageModel, encoded: Sequence[Sequence[int]], *, budget: int | None = None, side: str = "right"
-) -> Iterator[Batch]:
-    """Batches of similar length, padded to at most ``budget`` tokens each; a longer text goes alone.
+def counted(lm: LanguageModel, before: int) -> int:
+    """How many of the ``before`` tokens that were read once for all texts count in each text's size.
+
+    On a GPU, where the budget is memory, all: their keys and values are copied for every row. On a CPU, where it is
+    what computes fastest, none.
+    """
+    return 0 if lm.device.type == "cpu" else before
+
+
+def in_batches(
+    lm: LanguageModel,
+    encoded: Sequence[Sequence[int]],
+    run: Callable[[Batch], T],
+    *,
+    budget: int | None = None,
+    before: int = 0,
+) -> Iterator[tuple[Batch, T]]:
+    """Run texts in batches of similar length, padded on the right; a batch that does not fit into memory is halved.
 
     Parameters
     ----------
     encoded : list of token id lists, length n
+    run : callable
+        What is done with a batch; must leave nothing behind when it raises.
     budget : int, optional
-        Tokens in a padded batch; default :func:`token_budget`.
+        Tokens in a padded batch, default :func:`token_budget`; a longer text goes alone.
+    before : int
+        Tokens in front of each text that were read before; see :func:`counted`.
+
+    Yields
+    ------
+    batch, result
+        The longest texts first.
+
+    Raises
+    ------
+    biasgeom.memory.NotEnoughMemory
+        A single text did not fit.
+    """
+    order = sorted(range(len(encoded)), key=lambda row: -len(encoded[row]))  # stable; the longest meet the memory first
+
+    def piece(start: int, stop: int) -> tuple[Batch, T]:
+        batch = pad(lm, encoded, order[start:stop], side="right")
+        return batch, run(batch)
+
+    before = counted(lm, before)
+    sizes = [len(encoded[row]) + before for row in order]
+    yield from memory.Budget(lm, budget or token_budget(lm, cached=before > 0)).pieces(piece, sizes)
+
+
+def pad(lm: LanguageModel, encoded: Sequence[Sequence[int]], rows: list[int], *, side: str) -> Batch:
+    """One batch of the texts ``rows``, padded with the pad token, or the end token where there is none.
+
+    Parameters
+    ----------
     side : {"right", "left"}
         Right for reading, left for generation.
     """
     if side not in ("right", "left"):
         raise ValueError(f"side must be 'right' or 'left', not {side!r}")
-    budget = budget or token_budget(lm)
-    order = sorted(range(len(encoded)), key=lambda row: -len(encoded[row]))  # stable; the longest meet the memory first
-    start = 0
-    while start < len(order):
-        size = max(1, budget // len(encoded[order[start]]))
-        yield pad(lm, encoded, order[start : start + size], side=side)
-        start += size
-
-
-def pad(lm: LanguageModel, encoded: Sequence[Sequence[int]], rows: list[int], *, side: str) -> Batch:
-    """One batch of the texts ``rows``, padded with the pad token, or the end token where there is none."""
     tokenizer = lm.tokenizer
     filler = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
     lengths = torch.tensor([len(encoded[row]) for row in rows])
@@ -160,4 +234,4 @@ def pad(lm: LanguageModel, encoded: Sequence[Sequence[int]], rows: list[int], *,
     ids = torch.full((len(rows), width), filler)
     ids[mask] = torch.tensor([i for row in rows for i in encoded[row]])
     parts = (ids, mask.long(), position.clamp(min=0), first + lengths - 1)
-    return Batch(rows, *(part.to(lm.device) for part in parts))
+    return Batch(rows, *(memory.to_device(part, lm.device) for part in parts))

@@ -70,6 +70,8 @@ class Sampling:
     ----------
     professions, others : int
         Completions a prompt of a concept in :data:`OF_PROFESSIONS`, and of any other.
+    sampler : {"transformers", "vllm"}
+        See :func:`biasgeom.generation.sample`.
     """
 
     professions: int
@@ -77,6 +79,7 @@ class Sampling:
     tokens: int
     temperature: float
     seed: int
+    sampler: str = "transformers"
 
 
 def completions(condition: Condition, prompts: pd.DataFrame, sampling: Sampling) -> pd.DataFrame:
@@ -105,6 +108,7 @@ def completions(condition: Condition, prompts: pd.DataFrame, sampling: Sampling)
             max_new_tokens=sampling.tokens,
             temperature=sampling.temperature,
             seed=sampling.seed,
+            sampler=sampling.sampler,
         )
         table = rows.loc[rows.index.repeat(count)].reset_index(drop=True)
         table["sample"] = np.tile(np.arange(count), len(rows))

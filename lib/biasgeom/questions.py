@@ -27,8 +27,8 @@ BASE_COLUMNS = ["question_id", "domain", "held_out", "split", "question", "quali
 
 def domains() -> pd.DataFrame:
     """The twelve domains: domain, held_out (bool: no question of it is for training or development), about."""
-    table = data._table("judge/domains.csv", ["domain", "held_out", "about"], ["domain"])
-    _known(table, "held_out", ("yes", "no"), "domains.csv")
+    known = {"held_out": ("yes", "no")}
+    table = data.table("judge/domains.csv", ["domain", "held_out", "about"], ["domain"], known=known)
     return table.assign(held_out=table["held_out"] == "yes")
 
 
@@ -45,16 +45,17 @@ def answers() -> pd.DataFrame:
     ValueError
         A question without one of its nine answers, or of a domain that ``domains.csv`` lacks; an answer to no question.
     """
-    asked = data._table("judge/questions.csv", ["question_id", "domain", "question"], ["question_id"])
-    _known(asked, "domain", tuple(domains()["domain"]), "questions.csv")
+    known = {"domain": tuple(domains()["domain"])}
+    asked = data.table("judge/questions.csv", ["question_id", "domain", "question"], ["question_id"], known=known)
     columns = ["question_id", "quality", "voice"]
-    given = data._table("judge/answers.csv", [*columns, "answer"], columns)
+    known = {"quality": QUALITIES, "voice": VOICES}
+    given = data.table("judge/answers.csv", [*columns, "answer"], columns, known=known)
     wanted = list(itertools.product(asked["question_id"], QUALITIES, VOICES))
     found = set(given[columns].itertuples(index=False, name=None))
     if missing := [key for key in wanted if key not in found]:
         raise ValueError(f"answers.csv: no answer {missing[0]}; each question of questions.csv needs nine")
     if surplus := found - set(wanted):
-        raise ValueError(f"answers.csv: {min(surplus)} belongs to no question of questions.csv, or is no known kind")
+        raise ValueError(f"answers.csv: {min(surplus)} belongs to no question of questions.csv")
     table = pd.DataFrame(wanted, columns=columns).merge(asked, on="question_id").merge(given, on=columns)
     return table[["question_id", "domain", "question", "quality", "voice", "answer"]]
 
@@ -79,8 +80,8 @@ def load(*, number: int | None = None) -> pd.DataFrame:
     ValueError
         More questions than there are, or ``split.csv`` holds others than ``questions.csv``.
     """
-    drawn = data._table("judge/split.csv", ["question_id", "split", "quality", "voice"], ["question_id"])
-    _known(drawn, "split", tuple(SHARES), "split.csv")
+    known = {"split": tuple(SHARES), "quality": QUALITIES, "voice": VOICES}
+    drawn = data.table("judge/split.csv", ["question_id", "split", "quality", "voice"], ["question_id"], known=known)
     every = answers()
     if other := set(drawn["question_id"]) ^ set(every["question_id"]):
         raise ValueError(f"split.csv and questions.csv differ in question {min(other)}: draw the split again")
@@ -192,11 +193,3 @@ def _order(stratum: dict[str, tuple[str, bool]], of: dict[str, str]) -> list[str
             done.update(keys[question])
             order.append(question)
     return order
-
-
-def _known(table: pd.DataFrame, column: str, values: tuple[str, ...], file: str) -> None:
-    if (odd := ~table[column].isin(values)).any():
-        line = int(odd.idxmax())
-        raise ValueError(
-            f"{file}: line {line + 2} has the {column} {table[column][line]!r}; known are {', '.join(values)}"
-        )

@@ -6,16 +6,17 @@ activated adapter on it) share the reading of the prompt (spec points 3, 13, 17)
 
 import copy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from biasgeom import cache, generation, hooks, prompts, recall
+from biasgeom import cache, generation, hooks, memory, prompts, recall
 from biasgeom.activations import NonFiniteActivation
 from biasgeom.models import LanguageModel
 
@@ -24,8 +25,8 @@ SCORES = 10
 REPLY_TOKENS = 16
 """The paper's cap of a reply without chain of thought (G.1)."""
 TOGETHER = 4
-"""Batches of prompts whose answers are read together: those passes are short, and cost for ten rows what they cost for
-five."""
+"""Batches of prompts whose answers are read together on a CPU: those passes are short, and cost for ten rows what they
+cost for five."""
 
 
 @dataclass(frozen=True)
@@ -158,13 +159,16 @@ def _fill(
     missing = sorted(set().union(*(rows.missing for rows in held)))
     if not missing:
         return
+
+    def answer(places: list[int], read: Read) -> None:
+        rows = [missing[place] for place in places]
+        for lm, tail, store in zip(judges, tails, held, strict=True):
+            # The last judge may keep what the others had to copy.
+            _answer(lm, tail, read if lm is judges[-1] else copy.deepcopy(read), rows, store)
+
     with tqdm(total=len(missing), desc=f"{judges[0].name}: judgements", unit="answer", leave=False) as bar:
-        for places, read in prompts_read(judges[0], [bodies[row] for row in missing], budget=budget):
-            rows = [missing[place] for place in places]
-            for lm, tail, store in zip(judges, tails, held, strict=True):
-                # The last judge may keep what the others had to copy.
-                _answer(lm, tail, read if lm is judges[-1] else copy.deepcopy(read), rows, store)
-            bar.update(len(rows))
+        for places, _ in prompts_read(judges[0], [bodies[row] for row in missing], answer, budget=budget):
+            bar.update(len(places))
 
 
 @dataclass
@@ -193,26 +197,49 @@ class Read:
 
 
 def prompts_read(
-    lm: LanguageModel, bodies: list[list[int]], *, budget: int | None = None, together: int = TOGETHER
-) -> Iterator[tuple[list[int], Read]]:
+    lm: LanguageModel,
+    bodies: list[list[int]],
+    then: Callable[[list[int], Read], Any] = lambda places, read: read,
+    *,
+    budget: int | None = None,
+    together: int | None = None,
+) -> Iterator[tuple[list[int], Any]]:
     """Read texts in batches, what all begin with once; yields the places of several batches' texts, and what was read.
 
     They have one length: a sliding window would count padding between the beginning and the rest.
+
+    Parameters
+    ----------
+    then : callable
+        Gives what is yielded instead of what was read; called again for fewer texts where memory runs out.
+    budget : int, optional
+        Tokens a batch; default by device.
+    together : int, optional
+        How many batches; default: :data:`TOGETHER` on a CPU, else 1, as a batch fills a GPU's memory.
     """
     shared = prompts.shared_beginning(bodies)
     past = None
     if shared:
         past = lm.decoder(torch.tensor([bodies[0][:shared]], device=lm.device), use_cache=True).cache
-    budget = budget or prompts.token_budget(lm)
+    budget = budget or prompts.token_budget(lm, cached=True)
+    together = together or (TOGETHER if lm.device.type == "cpu" else 1)
+    before = prompts.counted(lm, shared)
+    held = memory.Budget(lm, together * budget)
+
+    def piece(places: list[int], length: int, rows: int, start: int, stop: int) -> tuple[list[int], Any]:
+        chosen = places[start:stop]
+        batches = [chosen[at : at + rows] for at in range(0, len(chosen), rows)]
+        caches = [_body(lm, [bodies[place][shared:] for place in batch], shared, past) for batch in batches]
+        return chosen, then(chosen, Read(_joined(caches), shared + length))
+
     lengths = np.array([len(ids) - shared for ids in bodies])
     for length in np.unique(lengths)[::-1]:
         places = np.flatnonzero(lengths == length).tolist()
-        rows = max(1, budget // int(length))
-        for start in range(0, len(places), together * rows):
-            chosen = places[start : start + together * rows]
-            pieces = [chosen[at : at + rows] for at in range(0, len(chosen), rows)]
-            caches = [_body(lm, [bodies[place][shared:] for place in piece], shared, past) for piece in pieces]
-            yield chosen, Read(_joined(caches), shared + int(length))
+        size = min(int(length) + before, budget)
+        most = together * (budget // size)
+        for start in range(0, len(places), most):
+            chosen = places[start : start + most]
+            yield from held.pieces(partial(piece, chosen, int(length), budget // size), [size] * len(chosen))
 
 
 def _body(lm: LanguageModel, ids: list[list[int]], shared: int, past: Any) -> Any:
@@ -258,9 +285,10 @@ def _answer(lm: LanguageModel, tail: list[int], read: Read, rows: list[int], sto
     scores[:, 0] -= tenth
     if ten is not None:
         tenth += chances[:, 0, ten]
-    store.arrays["states"][rows] = states.cpu().numpy()
-    store.arrays["scores"][rows] = torch.cat([scores, tenth[:, None]], dim=1).float().cpu().numpy()
-    store.arrays["reply"][rows] = _reply(lm, read, logits[:, 0], width).cpu().numpy()
+    reply = _reply(lm, read, logits[:, 0], width)
+    store.arrays["states"][rows] = memory.to_host(states)
+    store.arrays["scores"][rows] = memory.to_host(torch.cat([scores, tenth[:, None]], dim=1).float())
+    store.arrays["reply"][rows] = memory.to_host(reply)
     store.done(rows)
 
 

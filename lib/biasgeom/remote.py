@@ -57,6 +57,22 @@ def fetch(repository: str, revision: str | None, file: str, *, name: str, advice
         raise DatasetNotAvailable(message.strip()) from error
 
 
+def require(repository: str, revision: str | None, file: str) -> None:
+    """Raise within seconds what :func:`fetch` would meet; nothing is downloaded.
+
+    Raises
+    ------
+    httpx.HTTPError, OSError
+        As the hub or GitHub answered, for :func:`biasgeom.hub.trouble` to put into words.
+    """
+    if revision is None:
+        if not (cache.root() / "datasets" / repository / file).exists():
+            address = f"{GITHUB_FILES}/{repository}/HEAD/{file}"
+            httpx.head(address, timeout=5, follow_redirects=True).raise_for_status()
+    elif not isinstance(try_to_load_from_cache(repository, file, repo_type="dataset", revision=revision), str):
+        get_hf_file_metadata(hf_hub_url(repository, file, repo_type="dataset", revision=revision), timeout=5)
+
+
 def _from_hub(repository: str, revision: str, file: str) -> Path:
     cached = try_to_load_from_cache(repository, file, repo_type="dataset", revision=revision)
     if isinstance(cached, str):

@@ -1,13 +1,15 @@
 """Tidy tables, figures and ``run.json``: what a notebook leaves under ``results/<model>/<paper>/<notebook>/``."""
 
-import hashlib
 import json
 import math
 import os
 import platform
 import re
+import resource
 import shutil
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,13 +17,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
-from matplotlib.figure import Figure
 
-from biasgeom import data
+from biasgeom import counting, data
+from biasgeom.names import slug
 
-if TYPE_CHECKING:  # at run time it would load torch and transformers, which reading results does not need
+if TYPE_CHECKING:  # at run time they would load torch and matplotlib, which reading results does not need
+    from matplotlib.figure import Figure
+
     from biasgeom.models import LanguageModel
 
 PACKAGES = (
@@ -46,26 +49,12 @@ def root() -> Path:
     return Path(os.environ.get("BIASGEOM_RESULTS") or data.root() / "results").expanduser()
 
 
-def slug(model: str) -> str:
-    """A model's name as a folder name; two names never share one.
-
-    An embedded name stays as it is and a hub id's slash becomes ``--``. Of a folder, a revision or an adapter the
-    readable part stays, and eight digits of the whole name's SHA-256 follow.
-    """
-    part = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
-    if re.fullmatch(rf"(?:{part}/)?{part}", model) and "--" not in model and len(model) <= 100:
-        return model.replace("/", "--")
-    last = [Path(name).name if name.count("/") != 1 else name for name in model.split("+")]
-    readable = re.sub(r"[^A-Za-z0-9._-]+", "--", "--".join(last)).strip("-.")
-    return f"{readable[-80:]}-{hashlib.sha256(model.encode()).hexdigest()[:8]}".lstrip("-.")
-
-
 class Run:
     """One notebook's results for one model.
 
-    Open it, write tables and figures, ``finish``. Until then everything lies in a hidden folder beside the final one;
-    finishing puts it in the place of what an earlier run left. So a run that fails costs no earlier result, and old
-    and new numbers never stand side by side.
+    Open it, write tables and figures, ``finish``. Until then everything lies in a hidden folder of this process beside
+    the final one; finishing puts it in the place of what an earlier run left. So a run that fails costs no earlier
+    result, and the numbers of two runs, one after the other or at once, never stand side by side.
 
     Parameters
     ----------
@@ -78,7 +67,7 @@ class Run:
 
     def __init__(self, lm: "LanguageModel", notebook: str, parameters: Mapping[str, Any]) -> None:
         self._final = root() / slug(lm.name) / notebook
-        self.folder = self._final.with_name(f".{self._final.name}.unfinished")
+        self.folder = _own_folder(self._final)
         self.info: dict[str, Any] = {
             "notebook": notebook,
             "model": lm.name,
@@ -92,6 +81,7 @@ class Run:
             "commit": _commit(),
         }
         self._seconds: dict[str, float] = {}
+        self._begun, self._tokens = time.monotonic(), counting.totals()
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
 
@@ -130,8 +120,10 @@ class Run:
         frame.to_csv(path, index=False, float_format="%.6g")
         return pd.read_csv(path)
 
-    def figure(self, name: str, figure: Figure) -> Figure:
+    def figure(self, name: str, figure: "Figure") -> "Figure":
         """Write a figure as PNG and SVG and return it, closed, for the notebook to show."""
+        import matplotlib.pyplot as plt
+
         for suffix in ("png", "svg"):
             # Dates and random element ids would make two equal figures differ.
             with plt.rc_context({"svg.hashsalt": name}):
@@ -141,15 +133,67 @@ class Run:
         return figure
 
     def finish(self) -> dict[str, Any]:
-        """Write ``stages_timing.csv`` and ``run.json``, move all into place; returns what ``run.json`` holds."""
+        """Write ``stages_timing.csv`` and ``run.json``, move all into place; returns what ``run.json`` holds.
+
+        To that belong ``wall_seconds`` since the run was opened; ``peak_memory_mb`` of this process, and
+        ``peak_gpu_memory_mb`` of what torch had on GPUs; and ``tokens`` that went through models: ``read`` and
+        ``written`` by the model of the run and its checkpoints, ``others_read`` and ``others_written`` by other models.
+        """
         timing = pd.DataFrame({"stage": list(self._seconds), "seconds": [round(s, 2) for s in self._seconds.values()]})
         timing.to_csv(self.folder / "stages_timing.csv", index=False)
         self.info["seconds"] = dict(zip(timing["stage"], timing["seconds"].tolist(), strict=True))
+        self.info["wall_seconds"] = round(time.monotonic() - self._begun, 2)
+        self.info |= _peak_memory()
+        self.info["tokens"] = self._counted()
         (self.folder / "run.json").write_text(json.dumps(self.info, indent=1, default=str) + "\n")
-        shutil.rmtree(self._final, ignore_errors=True)
-        os.replace(self.folder, self._final)
+        _put(self.folder, self._final)
         self.folder = self._final
         return self.info
+
+    def _counted(self) -> dict[str, int]:
+        own = re.compile(rf"{re.escape(self.info['model'])}([+@].*)?")
+        found = dict.fromkeys(("read", "written", "others_read", "others_written"), 0)
+        for name, counted in counting.totals().items():
+            for kind, number in counted.items():
+                label = kind if own.fullmatch(name) else f"others_{kind}"
+                found[label] += number - self._tokens.get(name, {}).get(kind, 0)
+        return found
+
+
+def _own_folder(final: Path) -> Path:
+    """A scratch folder's path that names machine and process; what killed processes of this machine left is removed."""
+    begin = f".{final.name}.unfinished-{re.sub(r'[^A-Za-z0-9]', '', socket.gethostname())}-"
+    for left in final.parent.glob(f"{begin}*"):
+        try:
+            os.kill(int(left.name.removeprefix(begin)), 0)
+        except ProcessLookupError:
+            shutil.rmtree(left, ignore_errors=True)
+        except PermissionError:
+            continue  # another user's, and alive
+    return final.with_name(f"{begin}{os.getpid()}")
+
+
+def _put(folder: Path, final: Path) -> None:
+    """Move a folder into the place of another, which a second run may be filling at the same moment."""
+    for _ in range(100):
+        shutil.rmtree(final, ignore_errors=True)
+        try:
+            os.replace(folder, final)
+            return
+        except OSError:
+            if not final.exists():
+                raise
+    raise OSError(f"{final} could not be replaced; the results lie in {folder}")
+
+
+def _peak_memory() -> dict[str, int]:
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes there, kilobytes elsewhere
+    found = {"peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit >> 20}
+    torch = sys.modules.get("torch")
+    if torch and torch.cuda.is_available():
+        devices = range(torch.cuda.device_count())
+        found["peak_gpu_memory_mb"] = sum(torch.cuda.max_memory_allocated(device) for device in devices) >> 20
+    return found
 
 
 def _without_control(value: Any) -> Any:

@@ -15,6 +15,11 @@ import pandas as pd
 
 from biasgeom import data
 
+RULED = ("Verbosity", "Sentiment")
+POLARITIES = ("positive", "negative")
+WORDINGS = ("published", "held_out_1", "held_out_2")
+"""Wordings of all fourteen cues: table 8's, and two of this project's in other words."""
+
 PLACES = ("first", "middle", "last", "end", "anywhere", "otherwise")
 """Where a rule of ``rewrites.csv`` acts: before the first, a middle or the last sentence, after the text, on what its
 ``find`` matches, or there only if nothing has changed so far."""
@@ -153,7 +158,7 @@ def reference(text: str, domain: str) -> str:
 @functools.cache
 def references() -> pd.DataFrame:
     """One invented reference a domain (the index): author, initials, title, journal. Nobody has written them."""
-    table = data._table("judge/references.csv", ["domain", "author", "initials", "title", "journal"], ["domain"])
+    table = data.table("judge/references.csv", ["domain", "author", "initials", "title", "journal"], ["domain"])
     return table.set_index("domain")
 
 
@@ -164,14 +169,14 @@ def rules() -> dict[tuple[str, str, str], list[Rule]]:
     Raises
     ------
     ValueError
-        A place that is none of :data:`PLACES`, or a ``find`` that is no regular expression.
+        A bias, polarity, wording or place that is unknown, or a ``find`` that is no regular expression.
     """
     columns = ["bias", "polarity", "wording", "place", "find", "text"]
     found: dict[tuple[str, str, str], list[Rule]] = {}
-    for bias, polarity, wording, *rest in data._table("judge/rewrites.csv", columns, columns).itertuples(index=False):
+    known = {"bias": RULED, "polarity": POLARITIES, "wording": WORDINGS, "place": PLACES}
+    table = data.table("judge/rewrites.csv", columns, columns, known=known)
+    for bias, polarity, wording, *rest in table.itertuples(index=False):
         rule = Rule(*rest)
-        if rule.place not in PLACES:
-            raise ValueError(f"rewrites.csv: {rule.place!r} is no place; known are {', '.join(PLACES)}")
         try:
             re.compile(rule.find)
         except re.error as error:

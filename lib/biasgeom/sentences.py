@@ -63,7 +63,7 @@ def groups() -> pd.DataFrame:
         group; subject, how it begins a sentence; inside, how it stands within one; topic; toxigen, its name on the hub
         of ToxiGen or ``""``; half, ``"biased"`` or ``"control"``: what the embedded fine-tuning says of it.
     """
-    table = data._table("delta_b/groups.csv", GROUP_COLUMNS, ["group"])
+    table = data.table("delta_b/groups.csv", GROUP_COLUMNS, ["group"], known={"half": ("biased", "control")})
     return table.assign(toxigen=table["toxigen"].replace("-", ""))
 
 
@@ -103,7 +103,7 @@ def targets(*, variant: str = "base", templates: int | None = None) -> pd.DataFr
 def target_templates() -> pd.DataFrame:
     """The 50 target templates: template (its number), has_object (bool) and a column a variant, with ``[GROUP]``."""
     columns = ["template", "has_object", *TARGET_VARIANTS]
-    table = data._table("delta_b/target_templates.csv", columns, ["template"])
+    table = data.table("delta_b/target_templates.csv", columns, ["template"], known={"has_object": ("yes", "no")})
     for variant in TARGET_VARIANTS:
         _has_group(table[variant])
     return table.assign(template=table["template"].astype(int), has_object=table["has_object"] == "yes")
@@ -125,8 +125,10 @@ def attributes(*, variant: str = "base", number: int | None = None) -> tuple[lis
         Unknown variant, or more sentences than there are.
     """
     _known(variant, ATTRIBUTE_VARIANTS, "variant")
-    table = data._table("delta_b/attributes.csv", ["polarity", *ATTRIBUTE_VARIANTS], ["base"])
-    sides = [table.loc[table["polarity"] == polarity, variant] for polarity in ("positive", "negative")]
+    polarities = ("positive", "negative")
+    columns = ["polarity", *ATTRIBUTE_VARIANTS]
+    table = data.table("delta_b/attributes.csv", columns, ["base"], known={"polarity": polarities})
+    sides = [table.loc[table["polarity"] == polarity, variant] for polarity in polarities]
     positive, negative = (list(side.iloc[_spread(len(side), number, "attributes of each side")]) for side in sides)
     return positive, negative
 
@@ -155,15 +157,15 @@ def anchors(source: str = "neutral", *, number: int = ANCHORS) -> list[str]:
     if source in HUB:
         found = list(_hub_sentences(source))
     elif source == "words":
-        found = list(data._table("delta_b/words.csv", ["word"], ["word"])["word"])
+        found = list(data.table("delta_b/words.csv", ["word"], ["word"])["word"])
     else:
         found = list(_neutral() if source == "neutral" else _instructions())
-    _enough(number, len(found), f"{source} anchors")
+    data.enough(number, len(found), f"{source} anchors")
     return found[:number]
 
 
 def _neutral() -> Iterator[str]:
-    templates = data._table("delta_b/anchor_templates.csv", ["template"], ["template"])["template"]
+    templates = data.table("delta_b/anchor_templates.csv", ["template"], ["template"])["template"]
     _has_group(templates)
     table = groups().to_dict("records")
     rounds = math.lcm(len(templates), len(table))
@@ -174,7 +176,7 @@ def _neutral() -> Iterator[str]:
 
 
 def _instructions() -> Iterator[str]:
-    table = data._table("delta_b/instructions.csv", ["kind", "text"], ["text"])
+    table = data.table("delta_b/instructions.csv", ["kind", "text"], ["text"], known={"kind": ("frame", "topic")})
     frames, topics = (table.loc[table["kind"] == kind, "text"].tolist() for kind in ("frame", "topic"))
     for place in range(ANCHORS):
         frame = frames[place % len(frames)]
@@ -223,13 +225,8 @@ def first_sentence(text: str) -> str:
 def _spread(count: int, number: int | None, what: str) -> list[int]:
     """``number`` places out of ``count``, in order; the places of a smaller number are among a larger one's."""
     number = count if number is None else number
-    _enough(number, count, what)
+    data.enough(number, count, what)
     return sorted(STRIDE * step % count for step in range(number))
-
-
-def _enough(number: int, available: int, what: str) -> None:
-    if not 1 <= number <= available:
-        raise ValueError(f"there are {available} {what}: ask for 1 to {available}, not {number}")
 
 
 def _known(name: str, names: tuple[str, ...], what: str) -> None:

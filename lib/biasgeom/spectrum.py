@@ -117,10 +117,15 @@ def checkpoints(
     ValueError
         Unknown regime or recipe, no shares, or one outside 0 to 1: at the call, before anything is trained.
     """
-    _check(regime, recipe)
-    if not len(shares) or not all(0 <= share <= 1 for share in shares):
-        raise ValueError(f"shares are parts of the synth end, from 0 to 1, not {list(shares)}")
+    require(regime, recipe, shares)
     return _checkpoints(lm, regime, recipe, seed, shares)
+
+
+def require(regime: str, recipe: str, shares: Sequence[float]) -> None:
+    """Raise ``ValueError`` where :func:`checkpoints` would, without a model."""
+    _check(regime, recipe)
+    if not len(shares) or not all(isinstance(share, int | float) and 0 <= share <= 1 for share in shares):
+        raise ValueError(f"shares are parts of the synth end, from 0 to 1, not {list(shares)}")
 
 
 def ends(lm: LanguageModel, *, regime: Regime, recipe: str, seed: int = 0) -> tuple[Path, Path]:

@@ -64,9 +64,11 @@ def statements(kind: str, *, rows: int, seed: int) -> pd.DataFrame:
 
 def templates() -> dict[str, list[str]]:
     """Statements about ``[GROUP]`` by tone; the negative and the positive ones share their frames."""
-    table = data._table("delta_b/statement_templates.csv", ["kind", "template"], ["template"])
+    known = {"kind": ("frame", "neutral")}
+    table = data.table("delta_b/statement_templates.csv", ["kind", "template"], ["template"], known=known)
     frames = table.loc[table["kind"] == "frame", "template"]
-    words = data._table("delta_b/statement_adjectives.csv", ["polarity", "adjective"], ["adjective"])
+    known = {"polarity": ("positive", "negative")}
+    words = data.table("delta_b/statement_adjectives.csv", ["polarity", "adjective"], ["adjective"], known=known)
     pools = {
         polarity: [frame.replace("[ADJECTIVE]", adjective) for frame in frames for adjective in side["adjective"]]
         for polarity, side in words.groupby("polarity")

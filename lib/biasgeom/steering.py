@@ -221,6 +221,10 @@ def outcome(scores: np.ndarray, target: np.ndarray, *, baseline: np.ndarray | No
     return Outcome(w1, validity, rank_correlation(scores, target if baseline is None else baseline))
 
 
+UNRANKED = "no rank correlation: fewer than three pairs of scores, or all alike"
+"""Why :func:`rank_correlation` is NaN."""
+
+
 def rank_correlation(scores: np.ndarray, others: np.ndarray) -> float:
     """Spearman's coefficient over the pairs with both numbers; NaN below three pairs, or if either is constant."""
     both = ~np.isnan(scores) & ~np.isnan(others)

@@ -181,7 +181,13 @@ def _authority(answer: str, axis: str, polarity: str, strength: int, domain: str
 def _words() -> dict[tuple[str, str, str, int], dict[str, str]]:
     """The words of ``strengths.csv`` by axis, bias, polarity and the strength that adds them: position -> text."""
     columns = ["axis", "bias", "polarity", "strength", "position", "text"]
-    table = data._table("judge/strengths.csv", columns, columns[:-1])
+    known = {
+        "axis": tuple(AXES),
+        "bias": perturbations.BIASES,
+        "polarity": POLARITIES,
+        "strength": tuple(map(str, STRENGTHS)),
+    }
+    table = data.table("judge/strengths.csv", columns, columns[:-1], known=known)
     found: dict[tuple[str, str, str, int], dict[str, str]] = {}
     for axis, bias, polarity, strength, position, text in table.itertuples(index=False):
         found.setdefault((axis, bias, polarity, int(strength)), {})[position] = text

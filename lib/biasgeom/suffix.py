@@ -11,6 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from torch import nn
 from transformers.cache_utils import Cache, DynamicLayer
 
-from biasgeom import activated, hooks, prompts
+from biasgeom import activated, hooks, memory, prompts
 from biasgeom.hooks import AnyDirection
 from biasgeom.models import LanguageModel
 from biasgeom.prefix import Group, Prefix, read
@@ -125,7 +126,7 @@ class SuffixRun:
         for rows, which, logits in self.passes(steps, tokens=tokens, width=width):
             if found is None:
                 found = np.empty((len(steps), self.prefix.count, width, logits.shape[-1]), dtype=np.float32)
-            found[np.ix_(which, rows)] = logits.float().cpu().numpy()
+            found[np.ix_(which, rows)] = memory.to_host(logits.float())
         if not self.prefix.appended:
             found = found[:, :, 0]
         return found if np.ndim(alpha) else found[0]
@@ -156,20 +157,24 @@ class SuffixRun:
         """
         if not self._checked:
             self._check()
+        budget = memory.Budget(self.lm, BUDGET * prompts.token_budget(self.lm, logits=tokens is None))
+
+        def piece(group: Group, first: int, start: int, stop: int) -> tuple[list[int], list[int], torch.Tensor]:
+            which = list(range(first + start, first + stop))
+            chosen = steps[which]
+            chosen = chosen[:, group.rows] if steps.ndim == 3 else chosen
+            return group.rows, which, self._run(group, chosen, width, tokens)
+
         for group in self.prefix.groups:
             if rows is not None and group.rows != rows:
                 continue
-            most = max(1, BUDGET * prompts.token_budget(self.lm) // (len(group.rows) * width))
+            size = len(group.rows) * width
+            most = max(1, budget.tokens // size)
             # Batches of about equal size: the last one of a few strengths would cost nearly as much as a full one.
             together = math.ceil(len(steps) / math.ceil(len(steps) / most))
-            for start in range(0, len(steps), together):
-                which = list(range(start, min(start + together, len(steps))))
-                chosen = steps[which]
-                yield (
-                    group.rows,
-                    which,
-                    self._run(group, chosen[:, group.rows] if steps.ndim == 3 else chosen, width, tokens),
-                )
+            for first in range(0, len(steps), together):
+                count = min(together, len(steps) - first)
+                yield from budget.pieces(partial(piece, group, first), [size] * count)
 
     def _run(self, group: Group, steps: torch.Tensor, width: int, tokens: Sequence[int] | None) -> torch.Tensor:
         lm, count, size = self.lm, len(steps), len(group.rows)

@@ -38,12 +38,21 @@ class Plan:
     seeds : tuple of int
     shares : tuple of float
         Of the synth end.
+
+    Raises
+    ------
+    ValueError
+        As :func:`biasgeom.spectrum.require`.
     """
 
     recipe: str
     regimes: tuple[str, ...] = ("full", "lora")
     seeds: tuple[int, ...] = (0,)
     shares: tuple[float, ...] = SHARES
+
+    def __post_init__(self) -> None:
+        for regime in self.regimes:
+            spectrum.require(regime, self.recipe, self.shares)
 
     def checkpoints(self, lm: LanguageModel) -> Iterator[Checkpoint]:
         """All of them, regime by regime and seed by seed."""

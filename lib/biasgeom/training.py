@@ -7,6 +7,7 @@ import copy
 import json
 import math
 import warnings
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pandas as pd
 from datasets import Dataset
 from peft import LoraConfig, PeftModel
+from safetensors import SafetensorError, safe_open
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -24,6 +26,11 @@ from transformers import (
     TrainingArguments,
 )
 from trl import SFTConfig, SFTTrainer
+
+from biasgeom import cache
+
+STATES = ("optimizer.pt", "scheduler.pt", "rng_state.pth")
+"""Of a checkpoint, beside the weights. The trainer starts afresh, silently, what it finds no file of."""
 
 
 class _Trainer(SFTTrainer):
@@ -100,6 +107,13 @@ def train(
     ------
     ArithmeticError
         A loss that is not finite, by step.
+    biasgeom.cache.CacheUnwritable
+        A full disk while a checkpoint is written.
+
+    Warns
+    -----
+    UserWarning
+        A checkpoint that lacks a file or whose file is cut off: the one before it is taken, or none.
     """
     core.name_or_path = ""  # with a name, PEFT asks the hub about it whenever it saves
     on_cpu = core.device.type == "cpu"
@@ -128,17 +142,44 @@ def train(
             callbacks=[_Watch(name), *callbacks],
         )
     trainer.remove_callback(PrinterCallback)
-    trainer.train(resume_from_checkpoint=_last_checkpoint(sorted(work.glob("checkpoint-*"))))
+    try:
+        trainer.train(resume_from_checkpoint=_last_checkpoint(list(work.glob("checkpoint-*")), name))
+    except (SafetensorError, RuntimeError) as error:
+        # What these two say of a full disk is no OSError.
+        if "No space left" in str(error) or "PytorchStreamWriter" in str(error):
+            raise cache.unwritable(f"{error}; the last whole checkpoint is kept") from error
+        raise
     steps = [entry for entry in trainer.state.log_history if "loss" in entry]
     return trainer.model, pd.DataFrame(steps)[["step", "loss", "learning_rate"]]
 
 
-def _last_checkpoint(folders: Sequence[Path]) -> str | None:
-    """The newest whole checkpoint: the trainer writes its state last, so a readable one says that all is there."""
+def _last_checkpoint(folders: Sequence[Path], name: str) -> str | None:
+    """The newest whole checkpoint: the trainer writes its state last, so a readable one says that all was there."""
     for folder in sorted(folders, key=lambda folder: int(folder.name.split("-")[1]), reverse=True):
         try:
             json.loads((folder / "trainer_state.json").read_text())
         except (OSError, ValueError):
             continue
+        if damaged := _damaged(folder):
+            warnings.warn(
+                f"training {name}: {damaged} of {folder.name} is missing or cut off; going on from an earlier one, or "
+                "from the beginning",
+                stacklevel=4,
+            )
+            continue
         return str(folder)
+    return None
+
+
+def _damaged(folder: Path) -> str | None:
+    """A file without which the trainer would stop, or go on from another state without a word."""
+    for file in [*STATES, *sorted(path.name for path in folder.glob("*.safetensors"))]:
+        try:
+            if file.endswith(".safetensors"):
+                with safe_open(folder / file, "pt"):  # compares the file's size with what its header lists
+                    pass
+            else:
+                zipfile.ZipFile(folder / file).close()  # the list of contents stands at the end
+        except (OSError, zipfile.BadZipFile, SafetensorError):
+            return file
     return None

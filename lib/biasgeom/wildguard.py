@@ -4,8 +4,6 @@ The data set and the guard (Han et al. 2024) are gated: both come with the reade
 here. Its test prompts carry no group: :mod:`biasgeom.topics` gives each one a topic.
 """
 
-import copy
-import dataclasses
 import re
 from collections.abc import Sequence
 
@@ -14,6 +12,7 @@ import pandas as pd
 
 from biasgeom import generation, remote
 from biasgeom.models import LanguageModel
+from biasgeom.prompts import verbatim
 
 REPOSITORY = "allenai/wildguardmix"
 REVISION = "d29c47f41c8b51348b5c8e8c81c039b3132b66d1"
@@ -150,13 +149,6 @@ def respond(
         for k, response in enumerate(responses)
     ]
     return pd.DataFrame(rows, columns=["topic", "prompt", "sample", "response"])
-
-
-def verbatim(lm: LanguageModel) -> LanguageModel:
-    """The same model for texts that hold their special tokens already: ``chat=True`` then changes and adds nothing."""
-    tokenizer = copy.deepcopy(lm.tokenizer)
-    tokenizer.chat_template = "{{ messages[0]['content'] }}"
-    return dataclasses.replace(lm, tokenizer=tokenizer)
 
 
 ANSWER = re.compile(r"[^:\n]*:([^\n]*)\n[^:\n]*:([^\n]*)\n[^:\n]*:([^\n]*)")

@@ -12,7 +12,7 @@ from jinja2 import TemplateError
 from biasgeom import endpoint, generation, questions
 from biasgeom.endpoint import Endpoint, Reply
 from biasgeom.models import LanguageModel
-from biasgeom.wildguard import verbatim
+from biasgeom.prompts import verbatim
 
 Writer = Endpoint | LanguageModel
 MAX_TOKENS = 512
@@ -57,7 +57,9 @@ def write(writer: Writer, prompts: Sequence[str], *, system: str | None = None, 
     samples = generation.sample(
         verbatim(writer), texts, n=1, max_new_tokens=max_tokens, temperature=0, seed=0, chat=True
     )
-    written = dict(zip(texts, (_reply(writer, text, max_tokens) for (text,) in samples), strict=True))
+    said = [text for (text,) in samples]
+    cut = reached_cap(writer, said, max_tokens)
+    written = dict(zip(texts, map(_reply, said, cut), strict=True))
     return [written[rendered[prompt]] for prompt in prompts]
 
 
@@ -72,12 +74,17 @@ def _rendered(lm: LanguageModel, prompt: str, system: str | None) -> str:
         raise ValueError(f"{lm.name}: its chat template takes no such conversation ({error})") from error
 
 
-def _reply(lm: LanguageModel, text: str, max_tokens: int) -> Reply:
+def _reply(text: str, cut: bool) -> Reply:
     if not text.strip():
         return Reply(None, "the reply is empty")
-    if len(lm.tokenizer(text, add_special_tokens=False)["input_ids"]) >= max_tokens:
-        return Reply(None, "cut off at max_tokens")
-    return Reply(text.strip(), None)
+    return Reply(None, endpoint.CUT, text) if cut else Reply(text.strip(), None)
+
+
+def reached_cap(lm: LanguageModel, texts: Sequence[str], max_tokens: int) -> list[bool]:
+    """Whether each sampled text is cut off, as far as its length in tokens tells: it is counted from the text."""
+    if not len(texts):
+        return []
+    return [len(ids) >= max_tokens for ids in lm.tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
 
 def name(writer: Writer) -> str:

@@ -1,0 +1,136 @@
+"""What the book's pages include: tables of parameters, runs, verdicts, published beside measured, coverage."""
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+from biasgeom import claims, claims_delta_b, claims_gender, claims_judge, costs, data, run
+from biasgeom.markdown import escaped, table
+from biasgeom.shelf import Shown
+
+CHAPTERS = {"gender": claims_gender.RULES, "delta_b": claims_delta_b.RULES, "judge": claims_judge.RULES}
+"""The chapters that are built, with the rules of their claims."""
+VERDICTS = "What the paper claims, and what this run's tables say by rules in code."
+BESIDE = "Published numbers (the paper's Llama-3.1-8B) beside those of the model of this book. Not a replication."
+
+
+def dashed(paper: str) -> str:
+    """A chapter's name as its labels begin."""
+    return paper.replace("_", "-")
+
+
+def write(models: Sequence[Shown], notebooks: Collection[str], labels: Collection[str], folder: Path) -> None:
+    """Write the fragments about the main model, the first one, and about all; ``labels`` are those of its pages."""
+    main = models[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    fragments = {"parameters": _parameters(notebooks), "runs": _runs(models), "costs": costs.fragment()}
+    for paper in CHAPTERS:
+        fragments[f"{paper}_verdicts"] = skipped(main, paper, notebooks) + verdicts(paper, main, labels)
+        fragments[f"{paper}_beside"] = beside(paper, main, labels)
+    for paper, rows in data.items().groupby("paper", sort=False):
+        frame = rows[["item", "title", "status", "reason"]].assign(where=[_numbered(x, labels) for x in rows["label"]])
+        fragments[f"items_{paper}"] = table(frame, markup=("where",))
+    for paper, rows in data.published("inconsistencies").groupby("paper", sort=False):
+        fragments[f"inconsistencies_{paper}"] = table(rows[["id", "where", "class", "finding"]])
+    for name, text in fragments.items():
+        (folder / f"{name}.md").write_text(text)
+
+
+def _parameters(notebooks: Collection[str]) -> str:
+    stated = []
+    for notebook in notebooks:
+        stated.append(f"## `notebooks/{notebook}.ipynb`\n")
+        rows = run.parameters(data.root() / "notebooks" / f"{notebook}.ipynb")
+        frame = pd.DataFrame(
+            {
+                "parameter": [f"`{p.name}`" for p in rows],
+                "type": [p.type for p in rows],
+                "default": [f"`{p.default}`" for p in rows],
+                "what": [p.help for p in rows],
+                "choices": [", ".join(p.choices) for p in rows],
+            }
+        )
+        stated.append(table(frame, markup=("parameter", "default")))
+    return "\n".join(stated)
+
+
+def _runs(models: Sequence[Shown]) -> str:
+    """Which model ran in which notebooks: one row for every kind of weights and number format of a model."""
+    rows = [
+        {
+            "model": f"[{escaped(model.name)}](model--{model.tag})",
+            "blocks x width": f"{info['blocks']} × {info['width']}",
+            "weights from": info["provenance"].get("source", ""),
+            "file hash or commit": version(info),
+            "computed in": f"{info['provenance']['dtype']} on {info['provenance']['device']}",
+            "notebooks": notebook,
+        }
+        for model in models
+        for notebook, info in model.runs.items()
+    ]
+    frame = pd.DataFrame(rows)
+    by = [column for column in frame if column != "notebooks"]
+    return table(frame.groupby(by, sort=False, as_index=False)["notebooks"].count(), markup=("model",))
+
+
+def version(info: Mapping) -> str:
+    """Of a run's weights: the first twelve digits of the file's hash, or of the hub's commit."""
+    known = info["provenance"].get("sha256") or info["provenance"].get("commit") or ""
+    return str(known)[:12]
+
+
+def skipped(model: Shown, paper: str, notebooks: Collection[str]) -> str:
+    """Which notebooks of a chapter the model did not run, and why; nothing if it ran all."""
+    reasons: dict[str, list[str]] = {}
+    for notebook in notebooks:
+        if notebook.startswith(f"{paper}/") and (reason := model.why_not(notebook)):
+            reasons.setdefault(reason, []).append(f"`{notebook.split('/')[1]}`")
+    return "".join(
+        f":::{{warning}}\nNot run for {escaped(model.name)}: {', '.join(names)}. {escaped(reason)}\n:::\n\n"
+        for reason, names in reasons.items()
+    )
+
+
+@cache
+def judged(paper: str, name: str) -> pd.DataFrame:
+    """The chapter's claims with their verdicts on one model; a card counts them, a chapter lists them."""
+    return claims.verdicts(paper, CHAPTERS[paper], name)
+
+
+def verdicts(paper: str, model: Shown, labels: Collection[str], ending: str = "") -> str:
+    """Every claim with its verdict, and what it rests on; ``ending`` is what the labels of this model's pages have."""
+    found = judged(paper, model.name)
+    short = pd.DataFrame(
+        {
+            "section": found["section"],
+            "claim": found["claim"],
+            "verdict": [f"**{verdict}**" for verdict in found["verdict"]],
+            "where": [_numbered(label, labels, ending) for label in found["label"]],
+        }
+    )
+    name = f"tab-{dashed(paper)}-verdicts{ending}"
+    shown = table(short, name=name, caption=VERDICTS, markup=("verdict", "where"))
+    reasons = [
+        f"- *{escaped(row.claim)}* **{row.verdict}**. Measured: {escaped(row.evidence)}. Rule: {escaped(row.rule)}"
+        for row in found.itertuples()
+    ]
+    return shown + "\n### What was measured, by which rule\n\n" + "\n".join(reasons) + "\n"
+
+
+def beside(paper: str, model: Shown, labels: Collection[str], ending: str = "") -> str:
+    """Numbers that a paper prints beside the same quantities in this run's tables."""
+    found = claims.beside(paper, model.name)
+    shown = found.assign(where=[_numbered(x, labels, ending) for x in found["label"]]).drop(columns="label")
+    return table(shown, name=f"tab-{dashed(paper)}-beside{ending}", caption=BESIDE, markup=("where",))
+
+
+def _numbered(label: str, labels: Collection[str], ending: str = "") -> str:
+    """A reference by number, or a dash if no page has the label.
+
+    Of a model beside the main one by a word: Sphinx reads a page's whole tree to find one number.
+    """
+    if label not in labels:
+        return "–"
+    return f"{{ref}}`see <{label}{ending}>`" if ending else f"{{numref}}`{label}`"

@@ -1,0 +1,19 @@
+"""A model's name as the name of a folder or a file."""
+
+import hashlib
+import re
+from pathlib import Path
+
+
+def slug(model: str) -> str:
+    """A model's name as a folder name; two names never share one.
+
+    An embedded name stays as it is and a hub id's slash becomes ``--``. Of a folder, a revision or an adapter the
+    readable part stays, and eight digits of the whole name's SHA-256 follow.
+    """
+    part = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
+    if re.fullmatch(rf"(?:{part}/)?{part}", model) and "--" not in model and len(model) <= 100:
+        return model.replace("/", "--")
+    last = [Path(name).name if name.count("/") != 1 else name for name in model.split("+")]
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "--", "--".join(last)).strip("-.")
+    return f"{readable[-80:]}-{hashlib.sha256(model.encode()).hexdigest()[:8]}".lstrip("-.")
