@@ -202,7 +202,7 @@ def test_a_loaded_base_model_replies_in_one_line(
     raw = [greedy(gpt2, prompt, add_special_tokens=True) for prompt in sentences]
     assert [reply.text or "" for reply in replies_of(gpt2, sentences)] == [t.strip().split("\n")[0] for t in raw]
     written = iter(["\n Female\nText: A man.\nLabel: male", "  \n", "male"])
-    monkeypatch.setattr(generation, "_continuation", lambda *_: next(written))
+    monkeypatch.setattr(generation, "continuation", lambda *_: next(written))
     replies = replies_of(gpt2, sentences[:3])
     assert sorted(reply.text or "" for reply in replies) == ["", "Female", "male"]
     assert [reply.problem for reply in replies if reply.text is None] == ["the reply is empty"]

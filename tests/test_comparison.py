@@ -147,6 +147,8 @@ def test_a_point_lies_where_its_number_is() -> None:
             "high": [2.0, np.nan, 0],
         }
     )
+    nothing = frame.assign(x=float("nan"))
+    assert figures_comparison.intervals(nothing, panel="panel", series="kind", value="x", xlabel="x") is None
     figure = figures_comparison.intervals(frame, panel="panel", series="kind", value="x", xlabel="x", line=0)
     axis = figure.axes[0]
     assert [label.get_text() for label in axis.get_yticklabels()] == ["m", "n *"]

@@ -79,4 +79,4 @@ The package follows one stream, and a module imports only from those before it::
     sphinx_book, pages           render the book
 """
 
-__version__ = "0.5.0"
+__version__ = "0.6.0"

@@ -36,10 +36,10 @@ def write(everyone: Sequence[Shown], linked: Sequence[Shown], folder: Path) -> N
     for key, frame in tables.items():
         frame.to_csv(folder / f"{key}.csv", index=False, float_format="%.6g")
         text = _section(key, frame, SHAPES[key], linked)
-        drawn = FIGURES.get(key)
-        if drawn and frame["reason"].isna().any():
-            caption, alt, draw = drawn
-            _save(draw(frame[frame["reason"].isna()]), folder / key)
+        caption, alt, draw = FIGURES.get(key, ("", "", None))
+        figure = draw(frame[frame["reason"].isna()]) if draw and frame["reason"].isna().any() else None
+        if figure:
+            _save(figure, folder / key)
             text += (
                 f"\n```{{figure}} /results/pages/comparison/{key}.png\n:name: fig-comparison-{key}\n:alt: {alt}\n\n"
                 f"{caption}\n```\n"
@@ -169,22 +169,22 @@ def _section(
     return "\n".join([text, *lines, ""])
 
 
-def _draw_expressed(frame: pd.DataFrame) -> Figure:
+def _draw_expressed(frame: pd.DataFrame) -> Figure | None:
     shown = frame[frame["concept"].isin(GENDERED)]
     return intervals(shown, panel="concept", series="condition", value="bias_pol", xlabel="Bias_pol", line=0)
 
 
-def _draw_encoded(frame: pd.DataFrame) -> Figure:
+def _draw_encoded(frame: pd.DataFrame) -> Figure | None:
     shown = frame.assign(panel="at the compared block")
     return intervals(shown, panel="panel", series="condition", value="ratio", xlabel="gendered over control", line=1)
 
 
-def _draw_separation(frame: pd.DataFrame) -> Figure:
+def _draw_separation(frame: pd.DataFrame) -> Figure | None:
     bounds = ("auc_low", "auc_high")
     return intervals(frame, panel="measure", series="regime", value="auc", xlabel="AUC", bounds=bounds, line=0.5)
 
 
-def _draw_susceptibility(frame: pd.DataFrame) -> Figure:
+def _draw_susceptibility(frame: pd.DataFrame) -> Figure | None:
     made = frame[(frame["judge"] == frame["model"]) & frame["aggregate"].isin(PARTS)]
     scale = made["base_sd"].where(made["base_sd"] > 0)
     for column in ("delta", "low", "high"):
@@ -193,13 +193,13 @@ def _draw_susceptibility(frame: pd.DataFrame) -> Figure:
     return intervals(made, panel="readout", series="aggregate", value="delta", xlabel=xlabel, line=0)
 
 
-def _draw_cost(frame: pd.DataFrame) -> Figure:
+def _draw_cost(frame: pd.DataFrame) -> Figure | None:
     shown = frame.assign(panel="measured")
     return intervals(shown, panel="panel", series="chapter", value="minutes", xlabel="minutes", bounds=None)
 
 
 NOT_SAME = "An asterisk marks contributed results."
-FIGURES: dict[str, tuple[str, str, Callable[[pd.DataFrame], Figure]]] = {
+FIGURES: dict[str, tuple[str, str, Callable[[pd.DataFrame], Figure | None]]] = {
     "expressed": (
         f"Bias_pol by model and condition, with 95 % intervals. {NOT_SAME}",
         "For each model a point with its interval for every condition, in one panel for each gendered concept.",

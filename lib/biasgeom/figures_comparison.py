@@ -19,8 +19,8 @@ def intervals(
     xlabel: str,
     bounds: tuple[str, str] | None = ("low", "high"),
     line: float | None = None,
-) -> Figure:
-    """Models from top to bottom, one panel a group, one mark a series, with intervals.
+) -> Figure | None:
+    """Models from top to bottom, one panel a group, one mark a series, with intervals; None without a number.
 
     Parameters
     ----------
@@ -36,6 +36,8 @@ def intervals(
         Where no effect would lie.
     """
     frame = frame.dropna(subset=[value])
+    if frame.empty:
+        return None
     names = list(dict.fromkeys(frame["model"]))
     panels, kinds = list(dict.fromkeys(frame[panel])), list(dict.fromkeys(frame[series]))
     strange = set(frame.loc[frame["contributed"], "model"])
