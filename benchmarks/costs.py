@@ -2,10 +2,22 @@
 
     make run MODELS="smollm2-135m-instruct gemma-3-270m" && .venv/bin/python benchmarks/costs.py
 
-Another results folder is read where the variable BIASGEOM_RESULTS names it.
+Another results folder is read where the variable BIASGEOM_RESULTS names it. First it prints what the present file
+foretold of each run's memory, beside the measured peak: the plan is to be within a quarter of it. A notebook that found
+its numbers in the cache holds less.
 """
 
-from biasgeom import costs, data, results
+import pandas as pd
+from biasgeom import catalogue, costs, data, results
+
+told = []
+for info in results.runs():
+    known = catalogue.find(info["model"])
+    if known and (peak := info.get("peak_memory_mb")):
+        sizes = {"parameters": known.parameters, "vocabulary": known.vocabulary}
+        plan = costs.of(info["notebook"], info["parameters"], **sizes).memory_mb
+        told.append((info["model"], info["notebook"], plan, peak, round(plan / peak, 2)))
+print(pd.DataFrame(told, columns=["model", "notebook", "planned MB", "measured MB", "ratio"]).to_string(index=False))
 
 old = costs.table()
 new = costs.measured(results.runs(), old)
