@@ -228,3 +228,8 @@ def test_an_unfinished_run_is_no_result(place: Path) -> None:
 def test_every_section_has_a_caption_and_every_figure_alt_text() -> None:
     assert set(comparison_page.FIGURES) <= set(comparison_page.SHAPES)
     assert all(caption and alt for caption, alt, _ in comparison_page.FIGURES.values())
+
+
+def test_a_book_without_a_run_of_its_own_says_so() -> None:
+    """As when somebody only looks at archives that others made."""
+    assert fragments._runs([]) == "No model was run in this clone.\n"

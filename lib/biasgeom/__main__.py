@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import time
 from pathlib import Path
 
 from biasgeom import cluster, data, request, results, run, sweep
@@ -69,7 +70,11 @@ def _run(chosen: argparse.Namespace) -> int:
     if chosen.profile:
         notebook = f"{chosen.notebook.parent.name}/{chosen.notebook.stem}"
         values = {**run.values_for(notebook, chosen.profile, None), **values}
+    what, start = f"{chosen.notebook.parent.name}/{chosen.notebook.stem}", time.monotonic()
+    of = f" for {values['model']}" if "model" in values else ""
+    print(f"{what}{of}: begins", flush=True)
     run.execute(chosen.notebook, chosen.output, values)
+    print(f"{what}{of}: done in {time.monotonic() - start:.0f} s", flush=True)
     return 0
 
 

@@ -112,9 +112,9 @@ def export(slug: str, target: Path) -> Path:
 
 
 def _refuse_unfinished(folder: Path) -> None:
-    for left in sorted(folder.glob("*/.*.unfinished*")):
+    if left := sorted(map(str, folder.glob("*/.*.unfinished*"))):
         raise ArchiveError(
-            f"{left}: a run is going on. Wait for it; if there is none, it was killed: delete this folder"
+            f"{', '.join(left)}: a run is going on. Wait for it; if there is none, it was killed: delete what is named"
         )
     for table in sorted(folder.glob("*/*/*.csv")):
         if not (table.parent / "run.json").exists():

@@ -70,6 +70,8 @@ def _runs(models: Sequence[Shown]) -> str:
         for model in models
         for notebook, info in model.runs.items()
     ]
+    if not rows:
+        return "No model was run in this clone.\n"
     frame = pd.DataFrame(rows)
     by = [column for column in frame if column != "notebooks"]
     return table(frame.groupby(by, sort=False, as_index=False)["notebooks"].count(), markup=("model",))
