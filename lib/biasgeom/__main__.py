@@ -66,15 +66,13 @@ def _asked(command: argparse.ArgumentParser) -> None:
 
 
 def _run(chosen: argparse.Namespace) -> int:
-    values = dict(chosen.parameter)
+    values, notebook = dict(chosen.parameter), f"{chosen.notebook.parent.name}/{chosen.notebook.stem}"
     if chosen.profile:
-        notebook = f"{chosen.notebook.parent.name}/{chosen.notebook.stem}"
         values = {**run.values_for(notebook, chosen.profile, None), **values}
-    what, start = f"{chosen.notebook.parent.name}/{chosen.notebook.stem}", time.monotonic()
-    of = f" for {values['model']}" if "model" in values else ""
-    print(f"{what}{of}: begins", flush=True)
+    what, start = notebook + (f" for {values['model']}" if "model" in values else ""), time.monotonic()
+    print(f"{what}: begins", flush=True)
     run.execute(chosen.notebook, chosen.output, values)
-    print(f"{what}{of}: done in {time.monotonic() - start:.0f} s", flush=True)
+    print(f"{what}: done in {time.monotonic() - start:.0f} s", flush=True)
     return 0
 
 

@@ -18,7 +18,6 @@ from biasgeom import (
     remote,
     sentences,
     spectrum,
-    splits,
     toxigen,
     wildguard,
 )
@@ -90,7 +89,7 @@ def _data_sets(values: Mapping[str, Any]) -> list[Repository]:
     ]
     benchmarks = values.get("benchmarks", [])
     recipe = spectrum.RECIPES.get(values.get("recipe", ""))
-    if "wildguardmix" in benchmarks or (recipe and {recipe.unharmful, recipe.synth} & set(splits.WILDGUARD)):
+    if "wildguardmix" in benchmarks or (recipe and recipe.on_chats):
         sources.append((wildguard.REPOSITORY, wildguard.REVISION, wildguard.TRAIN))
     if "decodingtrust" in benchmarks:
         file = f"{decodingtrust.FOLDER}/{decodingtrust.USER_FILE}"

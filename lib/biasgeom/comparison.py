@@ -158,10 +158,6 @@ def architecture(model: Shown) -> dict[str, Any]:
     return {
         "blocks": info.get("blocks"),
         "width": info.get("width"),
-        "parameters": made.get("parameters") or info.get("parameter_count"),
-        "version": made.get("sha256") or made.get("commit") or "",
-        "source": made.get("source", ""),
-        "licence": made.get("licence") or "",
         "dtype": made.get("dtype"),
         "device": made.get("device"),
     }

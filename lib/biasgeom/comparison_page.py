@@ -61,7 +61,6 @@ def _models(everyone: Sequence[Shown], linked: Sequence[Shown]) -> str:
         rows.append(
             {
                 "model": _name(model.name, model.contributed, linked),
-                "parameters": f"{made['parameters'] / 1e6:,.0f} M" if isinstance(made["parameters"], int) else None,
                 "blocks × width": f"{made['blocks']} × {made['width']}",
                 "computed in": f"{made['dtype']} on {made['device']}",
                 "profile": model.described["profile"],

@@ -10,7 +10,6 @@ tells minutes from hours and a laptop from a server, no more.
 
 import ast
 import functools
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -134,14 +133,14 @@ def work(notebook: str, values: Mapping[str, Any]) -> float:
 
 
 def _training(values: Mapping[str, Any]) -> tuple[int, int]:
-    from biasgeom import alignment, spectrum, splits  # they load torch
+    from biasgeom import alignment, spectrum  # they load torch
 
     if "alignment" in values:
         recipe = alignment.RECIPES[values["alignment"]]
         rows, settings, long = recipe.own_rows or PAPER_ROWS, recipe.settings, recipe.own_rows is None
     else:
         chosen = spectrum.RECIPES[values["recipe"]]
-        rows, settings, long = chosen.rows, chosen.lora, chosen.synth in splits.WILDGUARD
+        rows, settings, long = chosen.rows, chosen.lora, chosen.on_chats
     a_step = settings.batch * settings.accumulation
     steps = settings.steps or math.ceil(settings.epochs * rows / a_step)
     return steps * a_step * TOKENS_A_ROW[long], steps
@@ -150,11 +149,8 @@ def _training(values: Mapping[str, Any]) -> tuple[int, int]:
 @functools.cache
 def defaults(notebook: str) -> dict[str, Any]:
     """The values in the notebook's parameters cell."""
-    path = data.root() / "notebooks" / f"{notebook}.ipynb"
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    stated = next(cell for cell in cells if "parameters" in cell["metadata"].get("tags", []))
-    tree = ast.parse("".join(stated["source"]))
-    return {line.target.id: ast.literal_eval(line.value) for line in tree.body if isinstance(line, ast.AnnAssign)}
+    stated = run.parameters(data.root() / "notebooks" / f"{notebook}.ipynb")
+    return {parameter.name: ast.literal_eval(parameter.default) for parameter in stated}
 
 
 def measured(infos: list[dict[str, Any]], old: pd.DataFrame) -> pd.DataFrame:

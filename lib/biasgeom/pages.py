@@ -118,15 +118,16 @@ def _files(toc: dict[str, Any]) -> list[str]:
 
 def _complete(notebook: dict[str, Any], model: Shown, name: str, *, main: bool) -> None:
     """Add what a reader of the page wants and the notebook has not: whose page it is, where to run it, its tables."""
-    first = notebook["cells"][0]
-    lines = first["source"].splitlines()
     if not main:
+        first = notebook["cells"][0]
+        lines = first["source"].splitlines()
         place = next(i for i, line in enumerate(lines) if line.startswith("# "))
         lines[place] += f" ({escaped(model.name)})"
         # Its words are those of the main model's page: the search would find each eleven times.
         notebook["metadata"]["nosearch"] = True
-    first["source"] = "\n".join(lines)
-    notebook["cells"].insert(1, new_markdown_cell(launch.line(name)))
+        first["source"] = "\n".join(lines)
+    if links := launch.line(name):
+        notebook["cells"].insert(1, new_markdown_cell(links))
     notebook["cells"].append(new_markdown_cell(model_page.downloads(model, name, title="Tables of this page (CSV)")))
 
 

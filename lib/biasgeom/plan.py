@@ -57,12 +57,17 @@ def cannot(name: str, notebook: str, values: Mapping[str, Any] | None = None) ->
 
 
 def _trains_on_chats(values: Mapping[str, Any]) -> bool:
-    if values.get("recipe") in (None, "embedded", "smoke"):
+    if "recipe" not in values:
         return False
-    from biasgeom import spectrum, splits
+    from biasgeom import spectrum
 
-    recipe = spectrum.RECIPES[values["recipe"]]
-    return bool({recipe.unharmful, recipe.synth} & set(splits.WILDGUARD))
+    return spectrum.RECIPES[values["recipe"]].on_chats
+
+
+def divided(name: str, values: Values) -> tuple[dict[str, Mapping[str, Any]], dict[str, str]]:
+    """Of the asked notebooks those that a model runs, with their values, and those that it can't, with the reason."""
+    skipped = {notebook: reason for notebook, chosen in values.items() if (reason := cannot(name, notebook, chosen))}
+    return {notebook: chosen for notebook, chosen in values.items() if notebook not in skipped}, skipped
 
 
 def _facts(name: str, revision: str | None) -> "Facts":
@@ -133,16 +138,16 @@ def report(models: Sequence[str], profile: str, chapters: Sequence[str] | None) 
     """
     names = list(models) or [run.profile(profile).get("model") or ""]
     asked = {name: request.values(chapters, profile, name) for name in names}
-    lines, lacking = [_machine(), ""], []
+    lines, lacking, runs_of = [_machine(), ""], [], {}
     for name, values in asked.items():
         bare, revision, _ = request.parts(name)
         model = _facts(bare, revision)
-        skipped = {n: reason for n, chosen in values.items() if (reason := cannot(name, n, chosen))}
-        runs = {n: chosen for n, chosen in values.items() if n not in skipped}
+        runs, skipped = divided(name, values)
+        runs_of[name] = runs
         lines += [*_described(name, model), "", *_table(model, runs), ""]
         lines += [f"Skipped, {notebook}: {reason}" for notebook, reason in skipped.items()] + [""] * bool(skipped)
         lacking += shortages(name, runs)
-    lacking += _inaccessible(asked)
+    lacking += inaccessible(runs_of)
     lines += ["Missing:", *(f"- {one}" for one in dict.fromkeys(lacking))] if lacking else ["Nothing is missing."]
     return "\n".join(lines)
 
@@ -268,7 +273,8 @@ def _existing(folder: Path) -> Path:
     return next(place for place in (folder, *folder.parents) if place.exists())
 
 
-def _inaccessible(asked: Mapping[str, Values]) -> list[str]:
+def inaccessible(asked: Mapping[str, Values]) -> list[str]:
+    """What can't be had of all that models' notebooks read from outside, a line each; every one is asked for once."""
     from biasgeom import access
 
     needed = {repository: used for values in asked.values() for repository, used in access.needed(values).items()}

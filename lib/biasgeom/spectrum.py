@@ -38,6 +38,11 @@ class Recipe:
     lora: Settings
     full: Settings
 
+    @property
+    def on_chats(self) -> bool:
+        """Whether an end is trained on WildGuardMix's chats: they have to be had, and the model wants a template."""
+        return bool({self.unharmful, self.synth} & set(splits.WILDGUARD))
+
 
 def _recipe(ends: tuple[str, str], rows: int, shared: Settings, *, lora_rate: float, full_rate: float) -> Recipe:
     shared = replace(shared, warmup=0.03, scheduler="linear", max_length=1024, dropout=0.05, targets=PROJECTIONS)

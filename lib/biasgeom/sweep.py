@@ -2,7 +2,6 @@
 
 import fcntl
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from biasgeom import cache, cluster, data, request, results
 
@@ -48,18 +49,16 @@ def asked(
     """
     values = [request.values(chapters, profile, entry) for entry in models or [None]]
     by_name = dict(zip(_available([request.model(chosen) for chosen in values]), values, strict=True))
-    from biasgeom import access, plan
+    from biasgeom import plan
 
     listed, lacking = [], []
     for name, chosen in by_name.items():
-        skipped = {notebook: reason for notebook in chosen if (reason := plan.cannot(name, notebook, chosen[notebook]))}
-        runs = {notebook: chosen[notebook] for notebook in chosen if notebook not in skipped}
+        runs, skipped = plan.divided(name, chosen)
         lacking += plan.shortages(name, runs) if here else []
-        absent = access.missing(list(access.needed(runs)))
-        lacking += [f"{row.kind} {row.name} {row.problem}; see {row.page}" for row in absent.itertuples()]
         mem_mb, gpus, minutes = plan.resources(name, runs)
         sizes = {"mem_mb": mem_mb, "gpus": gpus, "minutes": minutes}
         listed.append({"name": name, "slug": results.slug(name), "values": runs, "skipped": skipped, **sizes})
+    lacking += plan.inaccessible({model["name"]: model["values"] for model in listed})
     if lacking and not anyway:
         raise NotReady(
             "\n- ".join(
@@ -131,7 +130,7 @@ def _snakemake(cores: str, profile: Path | None, render: bool) -> list[str]:
     import torch
 
     # Of what a notebook asks for: two that need more memory than there is together run one after the other.
-    limits = [f"mem_mb={os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') >> 20}"]
+    limits = [f"mem_mb={psutil.virtual_memory().total >> 20}"]
     limits += ["accelerator=1"] if torch.cuda.is_available() else []
     return [*command, "--cores", cores, "--resources", *limits]
 
