@@ -22,6 +22,8 @@ TO ?=
 
 # Two spinning OpenMP threads beside another busy process made one forward pass 16 times slower.
 export OMP_WAIT_POLICY := passive
+# Containers often forbid compiled modules; every notebook would then compile thousands of them anew, 15 seconds each.
+export PYTHONDONTWRITEBYTECODE :=
 
 # uv does not read pip's settings: hand on where wheels lie on this machine, if pip was told.
 LINKS := $(foreach place,$(PIP_FIND_LINKS),--find-links $(place))

@@ -56,7 +56,7 @@ def put_on(model: PreTrainedModel, adapter: str) -> tuple[nn.Module, str | None]
             f"adapter {adapter}: {config.peft_type} edits the prompt, not the weights; not supported"
         )
     try:
-        made = PeftModel.from_pretrained(model, place, is_trainable=False)
+        made = PeftModel.from_pretrained(model, place, is_trainable=False, low_cpu_mem_usage=True)
     except (RuntimeError, ValueError) as error:
         raise ModelNotAvailable(f"adapter {adapter}: does not fit the model: {error}") from error
     # PEFT only warns, and leaves what is missing as if it had never been trained: an audit would then find no shift.

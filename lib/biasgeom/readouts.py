@@ -189,8 +189,10 @@ class Read:
     def go_on(self, lm: LanguageModel, ids: torch.Tensor, *, logits: int) -> torch.Tensor:
         """Read further tokens [B, t]; the logits [B, logits, vocabulary] of the last ``logits`` of them."""
         place = torch.arange(self.length, self.length + ids.shape[1], device=ids.device)
+        # By their places: a slice would reach the LM head in pieces, a multiplication a row, ten times slower.
+        kept = torch.arange(ids.shape[1] - logits, ids.shape[1], device=ids.device)
         output = lm.core(
-            ids, position_ids=place.expand(ids.shape), cache=self.cached, use_cache=True, logits_to_keep=logits
+            ids, position_ids=place.expand(ids.shape), cache=self.cached, use_cache=True, logits_to_keep=kept
         )
         self.cached, self.length = output.cache, self.length + ids.shape[1]
         return output.logits

@@ -168,8 +168,10 @@ def _first(logits: torch.Tensor, digits: list[int], ten: int | None) -> tuple[to
 
 def _behind(logits: torch.Tensor, digits: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """P("0" | "1") and the likeliest token after a "1", [a, B]."""
-    logits = logits.double()
-    return torch.exp(logits[..., digits[0]] - logits.logsumexp(-1)), logits.argmax(-1)
+    # Not in double, as the ten columns above: of the whole vocabulary that would take longer than it takes to compute.
+    logits = logits.float()
+    total = logits.logsumexp(-1).double()
+    return torch.exp(logits[..., digits[0]].double() - total), logits.argmax(-1)
 
 
 def _scores(
