@@ -16,7 +16,8 @@ CLUSTER ?=
 ASKED = --profile "$(PROFILE)" $(if $(MODEL),--models "$(MODEL)",$(if $(MODELS),--models $(MODELS))) $(if $(CHAPTERS),--chapters $(CHAPTERS))
 # Any word: start although memory, disk or access seem to be missing.
 ANYWAY ?=
-BOOK = $(BIN)/python -m biasgeom book $(ASKED) $(if $(CLUSTER),--cluster "$(CLUSTER)") $(if $(ANYWAY),--anyway)
+HOW = $(if $(CLUSTER),--cluster "$(CLUSTER)") $(if $(ANYWAY),--anyway)
+BOOK = $(BIN)/python -m biasgeom book $(ASKED) $(HOW)
 # Where export and release put the file.
 TO ?=
 
@@ -37,8 +38,8 @@ book: $(VENV)/.installed-book $(if $(CLUSTER),cluster)  ## set up, run every not
 run: $(VENV)/.installed-book $(if $(CLUSTER),cluster)  ## set up and run every notebook for MODELS, without rendering
 	$(BOOK) --no-render
 
-plan: $(VENV)/.installed-book  ## what MODELS would need (tokens, memory, minutes, disk, access); runs nothing
-	$(BIN)/python -m biasgeom plan $(ASKED)
+plan: $(VENV)/.installed-book $(if $(CLUSTER),cluster)  ## what MODELS would need (tokens, memory, minutes, disk, access); runs nothing; fails if make book would not start
+	$(BIN)/python -m biasgeom plan $(ASKED) $(HOW)
 
 lab: $(VENV)/.installed-book  ## set up and open the notebooks in JupyterLab
 	$(BIN)/jupyter lab notebooks/

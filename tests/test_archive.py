@@ -4,8 +4,12 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
+import socket
 import stat
+import subprocess
+import sys
 import warnings
 import zipfile
 from collections.abc import Callable
@@ -17,7 +21,7 @@ import matplotlib.pyplot as plt
 import nbformat
 import pandas as pd
 import pytest
-from biasgeom import archive, data, inspection, redaction, release, results, run
+from biasgeom import __main__, archive, data, inspection, redaction, release, results, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -199,6 +203,8 @@ def test_places_of_this_machine_become_their_last_part(tmp_path: Path, root: Pat
         ("<td>1/2</td> and/or 3/4 <br/>", "<td>1/2</td> and/or 3/4 <br/>"),
         ("org/name+/home/anna/adapter", "org/name+adapter"),
         ("image/png", "image/png"),
+        ("`results/<model>/judge/01_data/`", "`results/<model>/judge/01_data/`"),
+        ("| org/name\\+/home/anna/adapter |", "| org/name\\+adapter |"),
     ],
 )
 def test_paths_in_texts(text: str, shown: str) -> None:
@@ -236,6 +242,90 @@ def test_what_can_not_be_packed_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "x.zip").exists()
 
 
+def dead() -> int:
+    """The number of a process that has ended."""
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    return int(ended.stdout)
+
+
+def scratch(final: Path, process: int) -> Path:
+    """The folder that a process of this machine keeps beside what it makes."""
+    own = results.own_folder(final)
+    return own.with_name(own.name.replace(f"-{os.getpid()}", f"-{process}"))
+
+
+def test_a_run_that_was_killed_is_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ran()
+    whole = archive.export("org--tiny", tmp_path / "whole.zip")
+    left = scratch(folder / "judge" / "03_landscape", dead())
+    left.mkdir()
+    (left / "half.csv").write_text("a\n1\n")
+    (left / "run.json").write_text("{}")  # the last that a run writes before its folder takes its place
+    content = contents(archive.export("org--tiny", tmp_path / "x.zip"))
+    assert {name: body for name, body in content.items() if name != "manifest.json"} == {
+        name: body for name, body in contents(whole).items() if name != "manifest.json"
+    }
+    (entry,) = json.loads(content["manifest.json"])["left_out"]
+    assert (entry["file"], entry["why"]) == ("judge/03_landscape", "was killed before it ended")
+    assert socket.gethostname() not in json.dumps(entry)
+    assert left.exists()  # a run of that notebook clears it
+    monkeypatch.chdir(tmp_path)
+    assert __main__.main(["export", "org/tiny", "--to", "y.zip"]) == 0
+    assert "Left out, in part or whole, since it was killed before it ended: judge/03_landscape" in (
+        capsys.readouterr().out
+    )
+    # The negative control: a process that lives.
+    scratch(folder / "judge" / "03_landscape", os.getppid()).mkdir()
+    with pytest.raises(archive.ArchiveError, match=r"03_landscape.*is going on"):
+        archive.export("org--tiny", tmp_path / "x.zip")
+
+
+@pytest.mark.parametrize("pack", ["export", "release"])
+def test_what_a_killed_export_left_is_removed(root: Path, tmp_path: Path, pack: str) -> None:
+    ran()
+    (root / "_build" / "html").mkdir(parents=True)
+    (root / "_build" / "html" / "index.html").write_text("<p>first</p>")
+    target = tmp_path / "to" / "x.zip"
+    stale, living = scratch(target, dead()), scratch(target, os.getppid())
+    for folder in (stale, living):
+        folder.mkdir(parents=True)
+        (folder / target.name).write_bytes(b"half")
+    made = {"export": lambda: archive.export("org--tiny", target), "release": lambda: release.pack(html(), target)}
+    made[pack]()
+    assert contents(target)
+    assert sorted(target.parent.iterdir()) == sorted([living, target])
+
+
+def html() -> Path:
+    return data.root() / "_build" / "html"
+
+
+def test_an_export_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran()
+    target = archive.export("org--tiny", tmp_path / "to" / "x.zip")
+    before = target.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(archive, "write", full)
+    with pytest.raises(archive.ArchiveError, match=r"x\.zip can't be written: No space left"):
+        archive.export("org--tiny", target)
+    assert list(target.parent.iterdir()) == [target]
+    assert target.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["", " ", "+x", "org/other", "org--other", "../org--tiny", "<b>", "a b"])
+def test_an_export_of_nothing_says_so(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ran()
+    assert __main__.main(["export", name]) == 1
+    said = capsys.readouterr()
+    assert re.match("error: .*(names no model|no results to pack; there are org--tiny)", said.err), said.err
+    assert not said.out
+
+
 def test_what_others_would_refuse_is_not_written(tmp_path: Path) -> None:
     folder = ran("/home/anna/<b>model")
     with pytest.raises(archive.ArchiveError, match=rf"{folder.name} can't be packed: manifest\.json: has markup"):
@@ -271,6 +361,28 @@ def test_what_was_packed_is_read_back(root: Path) -> None:
     (found.folder / "judge/01_data/items.csv").unlink()  # half of it gone: made again
     archive.contributed()
     assert pd.read_csv(found.folder / "judge/01_data/items.csv").equals(table)
+
+
+def test_no_cell_of_a_contributed_table_is_a_formula(root: Path) -> None:
+    """Pages offer the tables for download, and a spreadsheet would compute it."""
+    cells = ["=1+1", "@SUM(1)", "+cmd|' /C calc'!A0", '-2+3+cmd|"x"', "\tx", "- item (one)", "plain", "a=b", "x, y"]
+    numbers = ["-0.5", "+3", "-1e-05", "7", "0", "-12", "1", "2", "3"]
+    table = pd.DataFrame({"said": cells, "n": [float(n) for n in numbers], "mixed": [*numbers[:-1], "=x"]})
+    target = packed()
+    rewritten(target, table_of(table.to_csv(index=False)))
+    (found,) = archive.contributed()
+    read = pd.read_csv(found.folder / "judge/01_data/items.csv")
+    assert read["said"].tolist() == [f"'{cell}" for cell in cells[:6]] + cells[6:]
+    assert read["n"].tolist() == table["n"].tolist()
+    assert read["mixed"].tolist() == [*numbers[:-1], "'=x"]
+    before = tree(root.parent)
+    archive.contributed()
+    assert tree(root.parent) == before
+    # The negative control: a table without any stays as it is, byte by byte.
+    plain = 'a,b\n-0.5,"x, = y"\n-1e-05,z\n'
+    rewritten(target, table_of(plain))
+    (found,) = archive.contributed()
+    assert (found.folder / "judge/01_data/items.csv").read_text() == plain
 
 
 def test_without_archives_there_are_no_contributions(
@@ -332,6 +444,11 @@ HARM: dict[str, tuple[Callable[[dict[str, bytes]], None], str]] = {
         changed("judge/01_data/run.json", provenance={"dtype": "<img src=x>", "device": "cpu"}),
         r"run\.json: has markup",
     ),
+    "a formula for a name": (changed("manifest.json", model="=HYPERLINK(1)"), r"\$\.model"),
+    "a slug that is a folder of pages": (changed("manifest.json", slug="pages"), r"\$\.slug"),
+    "a number that is none": (changed("judge/01_data/run.json", wall_seconds=float("nan")), "not finite"),
+    "an endless number": (changed("judge/01_data/run.json", parameters={"a": [float("inf")]}), "not finite"),
+    "a number beyond all": (changed("judge/01_data/run.json", blocks=10**400), r"\$\.blocks"),
     "another model's run": (changed("judge/01_data/run.json", model="org/huge"), "is of 'org/huge'"),
     "another notebook's run": (changed("judge/01_data/run.json", notebook="judge/02_humans"), "is of the notebook"),
     "run.json without keys": (

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from biasgeom import comparison, comparison_page, figures_comparison
+from biasgeom import comparison, comparison_page, figures_comparison, shelf
 from biasgeom.claims import MissingTable
 from biasgeom.markdown import escaped
 from biasgeom.shelf import Shown
@@ -78,9 +78,35 @@ def test_what_a_model_lacks_is_said_with_the_reason(tmp_path: Path) -> None:
     skipped = {"judge/03_landscape": "it has no chat template"}
     (part.folder / "model.json").write_text(json.dumps({"name": "raw", "profile": "smoke", "skipped": skipped}))
     found = comparison.table([whole, part], "judge/03_landscape", comparison.susceptibility)
-    assert found.loc[found["model"] == "raw", "reason"].tolist() == ["not run: it has no chat template"]
+    assert found.loc[found["model"] == "raw", "reason"].tolist() == ["not run. it has no chat template"]
     assert found.loc[found["model"] == "raw", ["delta", "low", "high"]].isna().all(axis=None)
     assert found.loc[found["model"] == "raw", "profile"].tolist() == ["smoke"]
+
+
+def test_not_asked_for_and_broken_are_two_reasons(tmp_path: Path) -> None:
+    model = saved(tmp_path / "m", ROWS)
+    never = comparison.table([model], "delta_b/05_results", comparison.separation)["reason"].tolist()
+    assert never == [f"not run. {shelf.NOT_ASKED}"]
+    given = saved(tmp_path / "g", ROWS, contributed=True)
+    assert comparison.table([given], "delta_b/05_results", comparison.separation)["reason"].tolist() == [
+        f"not run. {shelf.NOT_GIVEN}"
+    ]
+    (model.folder / "gender/02_expressed/polarization.csv").unlink()
+    broken = comparison.table([model], "gender/02_expressed", comparison.expressed)["reason"].tolist()
+    assert broken == ["run, but 02_expressed/polarization.csv is not there"]
+
+
+def test_a_folder_is_titled_by_its_own_name_also_where_tables_name_it(tmp_path: Path) -> None:
+    name = "/home/anna/models/tiny"
+    rows = {path: frame.replace({"judge": {"m": name}}) for path, frame in ROWS.items() if "judge" in path}
+    model = saved(tmp_path / "tiny-12345678", rows, name)
+    assert (model.name, model.title) == (name, "tiny")
+    found = comparison.table([model], "judge/03_landscape", comparison.susceptibility)
+    assert found["judge"].tolist() == ["tiny", "planted"]
+    comparison_page.write([model], [model], tmp_path / "out")
+    for path in (tmp_path / "out").glob("*.[mc]*"):
+        assert "anna" not in path.read_text(), path
+    assert (tmp_path / "out" / "susceptibility.png").exists()  # its own rows are found
 
 
 @pytest.mark.parametrize("bad", ["a text", "inf", "", "<b>1</b>"])
@@ -118,14 +144,15 @@ def test_every_section_is_written_and_names_are_escaped(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script> [x](y) | $z$ {ref}`a`"
     models = [saved(tmp_path / "m", ROWS), saved(tmp_path / "e", ROWS, evil, contributed=True, archive="e.zip")]
     comparison_page.write(models, models[:1], tmp_path / "out")
-    for key in comparison_page.SHAPES:
+    for key in [*comparison.SECTIONS, "cost"]:
         assert (tmp_path / "out" / f"{key}.csv").exists()
         text = (tmp_path / "out" / f"{key}.md").read_text()
         assert evil not in text
         assert f"{escaped(evil)} (contributed)" in text
     expressed = (tmp_path / "out" / "expressed.md").read_text()
     assert "[m](model--m)" in expressed
-    assert "0\\.44 \\(0\\.4 to 0\\.5\\)" in expressed
+    assert f"| model | condition | concept | {comparison.BIAS} | by chance | p |" in expressed
+    assert "0.44 (0.4 to 0.5)" in expressed
     assert (tmp_path / "out" / "expressed.png").exists()
     assert ":alt: For each model" in expressed
     # Nobody has the chapter on ΔB: no empty table, no empty picture, but the reason.

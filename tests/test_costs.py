@@ -65,6 +65,21 @@ def test_costs_scale_with_tokens_and_parameters(told: pd.DataFrame) -> None:
     assert large.gpu_minutes == pytest.approx(costs.START + seconds / 60)
 
 
+def test_the_positive_control_costs_the_same_beside_every_model(told: pd.DataFrame) -> None:
+    """Its size stays; the share of the rest grows with the model."""
+    asks = [n for n in run.notebooks() if "planted.control" in (data.root() / f"notebooks/{n}.ipynb").read_text()]
+    assert costs.with_control(run.notebooks()) == asks
+    share = told.loc["judge/06_search", "control"]
+    tiny, same, twice = (
+        costs.of("judge/06_search", {}, parameters=times * SMALL["parameters"], vocabulary=1000) for times in (0, 1, 2)
+    )
+    assert tiny.minutes == pytest.approx(costs.START + 3 * share)
+    assert same.minutes == pytest.approx(costs.START + 3)
+    assert twice.minutes == pytest.approx(costs.START + 3 * (2 - share))
+    assert tiny.gpu_mb == pytest.approx(SMALL["parameters"] * 4 / 2**20 + 2 * 512 * 1000 * 4 / 2**20, abs=1)
+    assert costs.of("gender/06_realistic", {}, parameters=0, vocabulary=1000).minutes == costs.START
+
+
 def test_what_was_not_measured_is_not_made_up() -> None:
     bare = costs.table().assign(**dict.fromkeys(costs.MEASURED, math.nan))
     with pytest.MonkeyPatch.context() as patch:

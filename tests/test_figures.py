@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from biasgeom import figures
+from biasgeom import figures, figures_pairs
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
@@ -207,6 +207,25 @@ def test_curves_draw_each_column_and_leave_out_what_is_undefined(order: list[str
     # One legend with every curve: also one that the first panel has no values for.
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["lw", "mean"]
     assert all(axis.get_legend() is None for axis in figure.axes[1:])
+
+
+@pytest.mark.parametrize("blocks", [2, 4, 30])
+def test_blocks_have_whole_ticks(blocks: int) -> None:
+    table = pd.DataFrame({"block": range(blocks), "step": range(blocks), "v": 0.5, "line": "a", "panel": "p"})
+    how = {"line": "line", "panel": "panel", "ylabel": "v"}
+    drawn = [
+        figures.curves(table, x="block", panels={"v": "v"}, line="line", xlabel="block"),
+        figures.lines_with_bands(table, x="block", value="v", xlabel="block", **how),
+        figures_pairs.lines(table, x="block", y="v", xlabel="block", **how),
+    ]
+    for figure in drawn:
+        figure.canvas.draw()
+        ticks = figure.axes[0].get_xticks()
+        np.testing.assert_array_equal(ticks, ticks.round())
+        assert len(ticks) > 1
+    # The negative control: what is no block keeps Matplotlib's own, which fall between.
+    other = figures.curves(table, x="step", panels={"v": "v"}, line="line", xlabel="step").axes[0].get_xticks()
+    assert blocks == 30 or (other != other.round()).any()
 
 
 def test_a_column_without_any_value_is_an_empty_panel() -> None:

@@ -66,6 +66,12 @@ def test_other_remotes_give_no_links(clone: Path, address: str) -> None:
     assert with_remote(clone, address) == ""
 
 
+def test_git_is_asked_once(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = with_remote(clone, "https://github.com/a/b")
+    monkeypatch.setenv("PATH", "")
+    assert launch.line("gender/03_encoded") == shown != ""
+
+
 def test_no_remote_gives_no_links(clone: Path) -> None:
     assert launch.line("gender/03_encoded") == ""
 

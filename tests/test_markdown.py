@@ -49,6 +49,23 @@ def test_without_escaping_it_would_be_markup() -> None:
         cell(markdown.table(pd.DataFrame({"c": ["**bold**"]}), markup=("c",)))
 
 
+def test_a_number_with_its_interval_in_one_cell() -> None:
+    frame = pd.DataFrame({"r": [0.123, 0.5, None], "low": [0.1, None, 0.0], "high": [0.2, 1.0, 1.0], "k": 1}, [7, 8, 9])
+    shown = markdown.with_interval(frame, value="r", name="$r$")
+    assert list(shown) == ["$r$", "k"]
+    assert shown["$r$"].tolist()[:2] == ["0.12 (0.1 to 0.2)", "0.5"]
+    assert shown["$r$"].isna().tolist() == [False, False, True]
+    assert markdown.with_interval(frame)["95 % interval"].tolist()[0] == "0.1 to 0.2"
+    text = markdown.table(markdown.with_interval(frame), digits=2)
+    assert "| 0\\.5 | – | 1 |" in text
+
+
+def test_only_columns_of_our_own_have_markup_in_their_names() -> None:
+    frame = pd.DataFrame({"$r$": ["*a*"]})
+    assert markdown.table(frame, markup=("$r$",)).startswith("| $r$ |")
+    assert markdown.table(frame).startswith("| \\$r\\$ |")
+
+
 def test_directive_numbers_and_missing_values() -> None:
     frame = pd.DataFrame({"n": [0.123456, float("nan")], "k": [1, 2]})
     text = markdown.table(frame, name="tab-x", caption="Cap.", digits=2)

@@ -108,9 +108,10 @@ def test_the_last_audit_is_that_of_the_trained_model(watched: Watched, adapter: 
     expected = relative.delta_b(audit.embed(reference, SETS), audit.embed(trained, SETS))
     table = watched[0].frame()
     last, middle = (table[table["step"] == step].set_index("group") for step in (4, 2))
-    assert dict(last["delta_b"]) == pytest.approx(expected, abs=1e-7)
+    assert dict(last["delta_b"]) == pytest.approx(expected, abs=1e-6)
     assert dict(middle["delta_b"]) != pytest.approx(expected, abs=1e-5)
-    assert list(last["score"]) == pytest.approx(list(weight_sum(trained)["score"]), rel=1e-12)
+    total = sum(float(t.double().abs().sum()) for t in load_file(adapter / "adapter_model.safetensors").values())
+    assert list(last["score"]) == pytest.approx([total, total + 1, total + 2], rel=1e-12)
 
 
 def test_a_watched_training_ends_in_the_same_weights(

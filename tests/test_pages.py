@@ -8,7 +8,21 @@ from pathlib import Path
 
 import pytest
 import yaml
-from biasgeom import archive, comparison_page, data, fragments, launch, model_page, pages, relabel, results, run, shelf
+from biasgeom import (
+    archive,
+    comparison,
+    comparison_page,
+    data,
+    fragments,
+    launch,
+    model_page,
+    pages,
+    relabel,
+    results,
+    run,
+    shelf,
+)
+from biasgeom.markdown import escaped
 from biasgeom.shelf import Shown
 
 OTHER = "acme/tiny"
@@ -32,7 +46,8 @@ def executed(folder: Path, name: str, notebooks: list[str]) -> None:
             for label in sorted({*labels.get(notebook, []), "tab-judge-quality"})
             if label not in figures and (label != "tab-judge-quality" or notebook == "judge/03_landscape")
         )
-        output = {"output_type": "display_data", "metadata": {}, "data": {"text/markdown": tables}}
+        said = f"**Model of this page: `{name}`**\n\n| judge |\n| --- |\n| {escaped(name)} |\n\n{tables}"
+        output = {"output_type": "display_data", "metadata": {}, "data": {"text/markdown": said}}
         code = next(cell for cell in made["cells"] if cell["cell_type"] == "code")
         code["outputs"] = [output]
         (folder / notebook).mkdir(parents=True)
@@ -46,7 +61,7 @@ def executed(folder: Path, name: str, notebooks: list[str]) -> None:
         }
         info |= {"packages": {"biasgeom": "0", "torch": "2", "transformers": "5"}}
         (folder / notebook / "run.json").write_text(json.dumps(info))
-        (folder / notebook / "a_table.csv").write_text("a,b\n1,2\n1,2\n1,2\n")
+        (folder / notebook / "a_table.csv").write_text(f"a,b\n1,2\n1,2\n1,2\n{name},2\n")
 
 
 @pytest.fixture
@@ -179,7 +194,7 @@ def test_a_page_offers_its_tables_and_says_where_to_run_it(place: Path) -> None:
     cells = json.loads((folder / "results/main/gender/03_encoded.ipynb").read_text())["cells"]
     assert "{download}`a_table.csv </results/main/gender/03_encoded/a_table.csv>`" in cells[-1]["source"]
     assert cells[1]["source"] == "Open gender/03_encoded."
-    assert (folder / "results/main/gender/03_encoded/a_table.csv").read_text() == "a,b\n1,2\n1,2\n1,2\n"
+    assert (folder / "results/main/gender/03_encoded/a_table.csv").read_text() == "a,b\n1,2\n1,2\n1,2\nmain,2\n"
     assert "a_table.csv" in (folder / "results/main/card.md").read_text()
 
 
@@ -195,6 +210,58 @@ def test_beyond_a_few_models_only_the_asked_ones_show_their_notebooks(place: Pat
         assert (folder / "results" / model.slug / "gender/01_prompts/a_table.csv").exists()
     assert model_page.NOT_IN_FULL in (folder / "results" / f"m{shelf.MOST}" / "gender.md").read_text()
     assert references(folder) <= set(every_label(folder))
+
+
+def test_a_card_of_a_partial_book_says_what_is_lacking_and_why(place: Path) -> None:
+    gender = [notebook for notebook in run.notebooks() if notebook.startswith("gender/")]
+    there = place / "results" / "main"
+    executed(there, "main", gender[:-1])
+    skipped = dict.fromkeys((n for n in run.notebooks() if n.startswith("judge/")), "main has no chat template.")
+    (there / "model.json").write_text(json.dumps({"name": "main", "profile": "smoke", "skipped": skipped}))
+    folder, _ = made(place, gender)
+    card = (folder / "results/main/card.md").read_text()
+    assert f"{len(gender) - 1} of {len(run.notebooks())}" in card
+    assert f"Not run for main: `{gender[-1].split('/')[1]}`. {escaped(shelf.NOT_ASKED)}" in card
+    assert f"Not run for main: the chapter *Auditing a fine-tune*. {escaped(shelf.NOT_ASKED)}" in card
+    assert "Not run for main: the chapter *Judging the judge*. main has no chat template" in card
+    chapters = "This book was made without *Auditing a fine-tune* and *Judging the judge* (`CHAPTERS=…`).\n"
+    assert (folder / "results/pages/chapters.md").read_text() == chapters
+    # The negative control: all of it run, and a book of all of it.
+    executed(there, "main", [notebook for notebook in run.notebooks() if notebook not in gender[:-1]])
+    folder, _ = made(place, gender)
+    card = (folder / "results/main/card.md").read_text()
+    assert "Not run" not in card
+    assert "Run, but left out of this book: *Judging the judge*, 10 notebooks." in card
+    folder, _ = made(place, run.notebooks())
+    assert "left out" not in (folder / "results/main/card.md").read_text()
+    assert (folder / "results/pages/chapters.md").read_text() == ""
+
+
+def test_folders_are_titled_by_their_own_names_and_told_apart(place: Path) -> None:
+    names = ["/home/anna/my-models/tiny", "/home/ben/tiny"]
+    for name in names:
+        executed(place / "results" / results.slug(name), name, ["gender/01_prompts", "judge/03_landscape"])
+    chosen = [notebook for notebook in run.notebooks() if not notebook.startswith("delta_b/")]
+    folder, models = made(place, chosen, (names[1],))
+    assert [model.title for model in models] == [results.slug(name) for name in reversed(names)]
+    shutil.rmtree(place / "results" / results.slug(names[1]))
+    assert shelf.own(names[:1])[0].title == "tiny"
+    # Nothing that is rendered or offered names the folders above.
+    for path in folder.rglob("*"):
+        if path.is_file():
+            text = path.read_text(errors="replace")
+            assert not re.search(r"/home|/anna|my(\\\\|\\)*-models", text), path
+    card = (folder / "results" / results.slug(names[0]) / "card.md").read_text()
+    assert f"# Model card: {escaped(results.slug(names[0]))}" in card
+    page = json.loads((folder / "results" / results.slug(names[0]) / "judge/03_landscape.ipynb").read_text())
+    assert "Model of this page: `tiny`" in json.dumps(page)
+
+
+def test_weights_are_named_by_hash_commit_or_digest() -> None:
+    known = {"fingerprint": "f", "provenance": {"sha256": "h", "commit": "c"}}
+    assert fragments.version(known) == "h"
+    assert fragments.version(known | {"provenance": {"commit": "c"}}) == "c"
+    assert fragments.version(known | {"provenance": {"kind": "folder"}}) == "f"
 
 
 def test_results_stay_as_they_are(place: Path) -> None:
@@ -226,7 +293,7 @@ def test_an_unfinished_run_is_no_result(place: Path) -> None:
 
 
 def test_every_section_has_a_caption_and_every_figure_alt_text() -> None:
-    assert set(comparison_page.FIGURES) <= set(comparison_page.SHAPES)
+    assert set(comparison_page.FIGURES) <= {*comparison.SECTIONS, "cost"}
     assert all(caption and alt for caption, alt, _ in comparison_page.FIGURES.values())
 
 

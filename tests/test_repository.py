@@ -129,6 +129,7 @@ STREAM = [
     "access",
     "costs",
     "plan",
+    "forecast",
     "cluster",
     "sweep",
     "redaction",

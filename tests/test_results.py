@@ -5,12 +5,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 from biasgeom import counting, data, results
 from matplotlib.figure import Figure
@@ -185,6 +187,15 @@ def test_a_figure_is_returned_closed() -> None:
     assert figure.number not in plt.get_fignums()
 
 
+def test_no_figure_names_the_folders_above_a_model() -> None:
+    figure = drawing()
+    figure.axes[0].set_title("/home/anna/tiny, negative")
+    run = opened()
+    run.info["model"] = "/home/anna/tiny"
+    run.figure("curves", figure)
+    assert figure.axes[0].get_title() == "tiny, negative"
+
+
 def test_a_second_run_writes_the_same_bytes() -> None:
     contents = []
     for _ in range(2):
@@ -330,6 +341,22 @@ def test_what_a_killed_run_left_is_removed(place: Path) -> None:
     assert folder.exists()
     assert elsewhere.exists()  # another machine's process may live
     assert not left.exists()
+
+
+def test_a_process_that_nobody_waited_for_has_ended(place: Path) -> None:
+    """In a container without an init, a killed notebook's process stays as a zombie for ever."""
+    folder = place / f".03_encoded.unfinished-{results._machine()}-"
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        scratch = Path(f"{folder}{process.pid}")
+        assert not results.ended(scratch)
+        process.kill()
+        while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        assert results.ended(scratch)
+    assert results.ended(scratch)
+    assert not results.ended(Path(f"{folder}{process.pid}-copy"))
+    assert not results.ended(Path(f"{folder}x"))
+    assert not results.ended(Path(str(scratch).replace(results._machine(), "another")))
 
 
 def test_memory_and_tokens_are_recorded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 The package follows one stream, and a module imports only from those before it::
 
-    data, cache, names           texts; what was already measured; a model's name as that of a folder
+    data, cache, names           texts; what was already measured; a model's name as a folder's, and as shown
     remote                       files of data sets on the hub
     sentences, statements        the ΔB paper's sentence sets; what its ends are fine-tuned on
     questions, rewrites,
@@ -67,7 +67,8 @@ The package follows one stream, and a module imports only from those before it::
     claims_judge_prediction,
     claims_judge                 what a paper claims, and whether the tables show it
     run, request                 check parameters and execute notebooks; what a command line asks for
-    access, costs, plan          what a sweep will need: models and data sets, tokens and time, all of it
+    access, costs, plan,
+    forecast                     what a sweep will need: models and data sets, tokens and time, all of it, as text
     cluster, sweep               models × notebooks, here or on SLURM
     redaction, inspection,
     archive                      what does not leave this machine; is an archive sound; results packed and read back
@@ -79,4 +80,4 @@ The package follows one stream, and a module imports only from those before it::
     sphinx_book, pages           render the book
 """
 
-__version__ = "0.6.0"
+__version__ = "0.6.1"

@@ -22,12 +22,11 @@ def main(arguments: list[str] | None = None) -> int:
     book = commands.add_parser("book", help="execute every notebook for each model and render the book")
     _asked(book)
     book.add_argument("--cores", default="all", help="half of them for a notebook, so that two run side by side")
-    book.add_argument("--cluster", type=Path, metavar="PROFILE", help="Snakemake profile, as workflow/profiles/slurm")
     book.add_argument("--no-render", action="store_true", help="execute only")
-    book.add_argument("--anyway", action="store_true", help="start although memory, disk or access seem to be missing")
 
-    plan = commands.add_parser("plan", help="what a sweep would need, and whether it is there; nothing is run or kept")
-    _asked(plan)
+    ends = "The exit code is 0 if book with these arguments would start, and 1 if not: what is missing comes last."
+    what = "what a sweep would need, and whether it is there; nothing is run or kept"
+    _asked(commands.add_parser("plan", help=what, description=f"{what[0].upper()}{what[1:]}. {ends}"))
 
     render = commands.add_parser("render", help="render the book from notebooks that were executed")
     render.add_argument("--models", nargs="+", required=True, metavar="MODEL", help="the first is the main one")
@@ -63,6 +62,8 @@ def _asked(command: argparse.ArgumentParser) -> None:
     command.add_argument("--models", nargs="+", default=[], metavar="MODEL", help=what)
     command.add_argument("--profile", default="embedded")
     command.add_argument("--chapters", nargs="+", metavar="PAPER", help="only these: gender, delta_b, judge")
+    command.add_argument("--cluster", type=Path, metavar="FOLDER", help="Snakemake profile, as workflow/profiles/slurm")
+    command.add_argument("--anyway", action="store_true", help="start although memory, disk or access seem missing")
 
 
 def _run(chosen: argparse.Namespace) -> int:
@@ -98,10 +99,14 @@ def _book(chosen: argparse.Namespace) -> int:
 
 
 def _plan(chosen: argparse.Namespace) -> int:
-    from biasgeom import plan
+    from biasgeom import forecast
 
-    print(plan.report(chosen.models, chosen.profile, chosen.chapters))
-    return 0
+    if chosen.cluster:
+        cluster.require(chosen.cluster)
+    how = {"here": chosen.cluster is None, "anyway": chosen.anyway}
+    text, starts = forecast.report(chosen.models, chosen.profile, chosen.chapters, **how)
+    print(text)
+    return 0 if starts else 1
 
 
 def _render(chosen: argparse.Namespace) -> int:
@@ -112,10 +117,16 @@ def _render(chosen: argparse.Namespace) -> int:
 
 
 def _export(chosen: argparse.Namespace) -> int:
-    from biasgeom import archive, models
+    from biasgeom import archive, inspection, models
 
     slug = results.slug(models.full_name(*request.parts(chosen.model)))
-    print(archive.export(slug, chosen.to or data.root() / "_build" / f"{slug}.zip"))
+    target = archive.export(slug, chosen.to or data.root() / "_build" / f"{slug}.zip")
+    left_out: dict[str, list[str]] = {}
+    for entry in inspection.checked(target)[0]["left_out"]:
+        left_out.setdefault(entry["why"], []).append(entry["file"])
+    for why, files in left_out.items():
+        print(f"Left out, in part or whole, since it {why}: {', '.join(dict.fromkeys(files))}")
+    print(target)
     return 0
 
 

@@ -1,5 +1,7 @@
-"""Whether everything that a profile reads from the hub can be had: every model and data set is asked for at once."""
+"""Whether the asked models, and everything that a profile reads from the hub, can be had: all is asked for at once."""
 
+import difflib
+import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -8,12 +10,16 @@ from typing import Any
 
 import httpx
 import pandas as pd
+from safetensors import SafetensorError, safe_open
 
 from biasgeom import (
+    adapters,
     alignment,
+    catalogue,
     debiasing,
     decodingtrust,
     hub,
+    models,
     question_benchmarks,
     remote,
     sentences,
@@ -43,6 +49,58 @@ class Repository:
     def page(self) -> str:
         """Where its terms are read and accepted."""
         return f"https://huggingface.co/{self.name}" if self.kind == "model" else remote.page(self.name, self.revision)
+
+
+def unavailable(asked: Sequence[tuple[str, str | None, str | None]]) -> list[str]:
+    """Why each asked model (name, revision, adapter) can't be had, as a sentence; "" for one that can.
+
+    Of folders the files' heads are read as well: weights that were cut on the way would be missed only when they are
+    loaded. Nothing is loaded or kept.
+    """
+    # Side by side, since each name that the hub does not answer for costs seconds.
+    with ThreadPoolExecutor(TOGETHER) as several:
+        return list(several.map(lambda one: _absent(*one), asked))
+
+
+def _absent(name: str, revision: str | None, adapter: str | None) -> str:
+    try:
+        models.require(name, revision=revision, adapter=adapter)
+    except models.ModelNotAvailable as error:
+        return f"{error}{_nearest(name)}"
+    return _broken(name, "config.json", "tokenizer*") or _broken(adapter, "adapter_config.json")
+
+
+def _nearest(name: str) -> str:
+    """What may have been meant by a name that is neither a folder's nor a hub id."""
+    known = [*adapters.PLANTED, *(one.name for one in catalogue.models())]
+    if hub.ID.fullmatch(name) or name in known or Path(name).is_dir():
+        return ""
+    meant = {spelt.lower(): full for full in known for spelt in (full, full.rpartition("/")[2])}
+    near = difflib.get_close_matches(name.lower(), meant, n=1, cutoff=0.5)
+    return f" Did you mean {meant[near[0]]}?" if near else ""
+
+
+def _broken(place: str | None, *wanted: str) -> str:
+    """Why a folder can't be loaded, by the names of its files and the heads of its weights; "" if it seems sound."""
+    if not place or not (folder := Path(place).expanduser()).is_dir():
+        return ""
+    again = "download or save it again"
+    if lacking := [name for name in wanted if not any(folder.glob(name))]:
+        return f"{folder}: holds no {' and no '.join(lacking).replace('*', '')}; {again}"
+    try:
+        index = folder / "model.safetensors.index.json"
+        stated = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else set()
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{folder}: {index.name} can't be read; {again}"
+    if absent := sorted(name for name in stated if not (folder / name).is_file()):
+        return f"{folder}: holds no {', '.join(absent)}, which {index.name} names; {again}"
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, "pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            return f"{folder}: {file.name} is cut or no safetensors file ({error}); {again}"
+    return ""
 
 
 def needed(values: Mapping[str, Mapping[str, Any]]) -> dict[Repository, list[str]]:

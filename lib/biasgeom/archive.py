@@ -1,15 +1,20 @@
 """One model's results in one zip, to hand on; and those that others handed on, checked before anything is read.
 
 An archive is laid out as ``results/<slug>/`` is, with ``manifest.json`` on top. Nothing in it is ever executed or
-rendered: of others' archives only tables, ``run.json`` and ``model.json`` are unpacked, which pages show escaped.
+rendered: of others' archives only tables, ``run.json`` and ``model.json`` are unpacked, which pages show escaped, and
+in which no cell is left that a spreadsheet would compute.
 """
 
+import csv
+import io
 import json
 import os
+import re
 import shutil
 import stat
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,8 +59,8 @@ def export(slug: str, target: Path) -> Path:
     """Pack one model's results into a zip: tables, figures, ``run.json``, executed notebooks, and a manifest.
 
     The same results give the same bytes. Of a run that read texts from the hub (:data:`biasgeom.redaction.OWN`) the
-    executed notebook is left out and the free-text columns of its tables are emptied; the manifest says so. Paths of
-    this machine become their last part.
+    executed notebook is left out and the free-text columns of its tables are emptied; what a killed run left is left
+    out, too. The manifest says so. Paths of this machine become their last part.
 
     Parameters
     ----------
@@ -67,18 +72,19 @@ def export(slug: str, target: Path) -> Path:
     Raises
     ------
     ArchiveError
-        No results of this model, a run that is not finished, or a file that an archive may not hold.
+        No results of this model, a run that is going on, or a file that an archive may not hold.
     biasgeom.redaction.TokenFound
         A file holds a token.
     """
     folder = results.root() / slug
-    runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*/*/run.json"))]
+    # Not of a scratch folder, which pathlib's * would match, too.
+    runs = [json.loads(path.read_text()) for path in sorted(folder.glob("*/[!.]*/run.json"))]
     if not runs:
         there = sorted({path.parts[-4] for path in results.root().glob("*/*/*/run.json")})
         raise ArchiveError(f"{folder} holds no results to pack; there are {', '.join(there) or 'none of any model'}")
-    _refuse_unfinished(folder)
-    places = redaction.Places(runs[0]["model"])
-    content, left_out = {}, []
+    killed = {"what": "a run", "why": "was killed before it ended"}
+    left_out = [{"file": notebook, **killed} for notebook in _killed(folder)]
+    places, content = redaction.Places(runs[0]["model"]), {}
     if (folder / "model.json").exists():
         content["model.json"] = places.json((folder / "model.json").read_text()).encode()
     for info in runs:
@@ -87,7 +93,7 @@ def export(slug: str, target: Path) -> Path:
             content |= packed
             left_out += without
         else:
-            left_out.append({"file": info["notebook"], "what": "everything", "why": "no notebook of this version"})
+            left_out.append({"file": info["notebook"], "what": "everything", "why": "is no notebook of this version"})
     manifest = {
         "schema": SCHEMA_VERSION,
         "model": places.value(runs[0]["model"]),
@@ -101,7 +107,7 @@ def export(slug: str, target: Path) -> Path:
     for name, body in content.items():
         redaction.refuse_tokens(f"{slug}/{name}", body)
     try:
-        with cache.atomic(target) as scratch:
+        with placed(target) as scratch:
             write(content, scratch)
             inspection.checked(scratch)
     except ArchiveError as error:  # what others would refuse is not written
@@ -111,14 +117,33 @@ def export(slug: str, target: Path) -> Path:
     return target
 
 
-def _refuse_unfinished(folder: Path) -> None:
-    if left := sorted(map(str, folder.glob("*/.*.unfinished*"))):
+def _killed(folder: Path) -> list[str]:
+    """The notebooks of which a run was killed; refuses a model of which one may be going on."""
+    left = sorted(folder.glob("*/.*.unfinished-*"))
+    if going := [str(path) for path in left if not results.ended(path)]:
         raise ArchiveError(
-            f"{', '.join(left)}: a run is going on. Wait for it; if there is none, it was killed: delete what is named"
+            f"{', '.join(going)}: a run is going on, on this machine or another. Wait for it; if there is none, it was "
+            "killed: delete what is named"
         )
-    for table in sorted(folder.glob("*/*/*.csv")):
+    for table in sorted(folder.glob("*/[!.]*/*.csv")):
         if not (table.parent / "run.json").exists():
             raise ArchiveError(f"{table.parent} has tables of a run that make book would make again; run it first")
+    return sorted({f"{path.parent.name}/{path.name[1:].partition('.unfinished-')[0]}" for path in left})
+
+
+@contextmanager
+def placed(target: Path) -> Iterator[Path]:
+    """Yield a path for a file that takes the place of ``target`` if the body ends well.
+
+    As :func:`biasgeom.cache.atomic` does, and what killed processes left beside it is removed.
+    """
+    folder = results.own_folder(target)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder / target.name
+        os.replace(folder / target.name, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _packed(
@@ -132,7 +157,7 @@ def _packed(
     for path in sorted([*(folder / notebook).iterdir(), *([page] if page.exists() else [])]):
         name = path.relative_to(folder).as_posix()
         if path != page and not inspection.FILE.fullmatch(path.name):
-            left_out.append({"file": name, "what": "everything", "why": "no result"})
+            left_out.append({"file": name, "what": "everything", "why": "is no result"})
         elif path == page and foreign:
             left_out.append({"file": name, "what": "the executed notebook", "why": why})
         elif path.suffix == ".csv":
@@ -179,8 +204,23 @@ def contributed() -> list[Contribution]:
         if (other := found.setdefault(manifest["slug"], made)) is not made:
             both = f"{inspection.shown(other.archive)} and {inspection.shown(archive)}"
             raise ArchiveError(f"{both} are of one model, {made.name}; keep one of them")
-        _unpack(files, folder)
+        _unpack({name: _inert(body) if name.endswith(".csv") else body for name, body in files.items()}, folder)
     return list(found.values())
+
+
+def _inert(table: bytes) -> bytes:
+    """A CSV whose text cells begin with an apostrophe where a spreadsheet would take them for a formula."""
+    if not _FORMULA.search(table):
+        return table
+    rows = list(csv.reader(io.StringIO(table.decode(), newline="")))
+    for row in rows:
+        row[:] = [f"'{cell}" if cell[:1] in set("=+-@\t") and not redaction.is_number(cell) else cell for cell in row]
+    written = io.StringIO(newline="")
+    csv.writer(written, lineterminator="\n").writerows(rows)
+    return written.getvalue().encode()
+
+
+_FORMULA = re.compile(rb"""(?m)(?:^|,)"?(?:[=@\t]|[+-](?![0-9.eE+-]*(?:[,"\r\n]|\Z)))""")
 
 
 def _unpack(files: dict[str, bytes], folder: Path) -> None:

@@ -39,6 +39,7 @@ class Tables:
     def __call__(self, notebook: str, name: str, **where: object) -> pd.DataFrame:
         path = self.folder / notebook / f"{name}.csv"
         if not path.exists():
+            self.info(notebook)  # what was not run is said so
             raise MissingTable(f"{notebook}/{name}.csv is not there")
         table = self._read[path] if path in self._read else self._read.setdefault(path, pd.read_csv(path))
         if lacking := set(where) - set(table):

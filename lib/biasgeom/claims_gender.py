@@ -2,10 +2,10 @@
 
 import pandas as pd
 
-from biasgeom import models
+from biasgeom import data
 from biasgeom.claims import HOLDS, LEVEL, LIMITED, NOT_SHOWN, MissingTable, Tables, Verdict, named
-from biasgeom.protocol import AFTER, AFTER_1950S, BEFORE
 
+BEFORE, AFTER, AFTER_1950S, _ = data.CONDITIONS
 STEREOTYPES = {"nurse": 1, "secretary": 1, "electrician": -1, "butcher": -1}
 MAIN = {"mmlu": "acc", "ifeval": "prompt_level_strict_acc"}
 """The one score of each benchmark that is compared; the harness reports subjects and further metrics too."""
@@ -16,6 +16,8 @@ TOLERATED_NATS = 0.5
 
 def compared_block(tables: Tables) -> int:
     """The block that the section on encoded bias compares with the paper's layer."""
+    from biasgeom import models  # pulls in torch, which a book without this section should not wait for
+
     info = tables.info("03_encoded")
     return models.matching_block(info["parameters"]["published_layer"], info["blocks"])
 

@@ -5,6 +5,7 @@ escaped.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,15 @@ import pandas as pd
 
 from biasgeom import claims_gender
 from biasgeom.claims import MissingTable, Tables
+from biasgeom.markdown import with_interval
 from biasgeom.shelf import Shown
 
 KEYS = ("model", "profile", "contributed")
+BIAS, LATENT = r"$\mathit{Bias}_{\mathrm{pol}}$", r"$S_{\mathrm{latent}}$"
+FORMULAS = (BIAS, LATENT)
+"""Columns whose names are Markdown."""
+PARTS = ("negative", "positive, five types", "positive, all seven")
+"""Groups of cues that pages show."""
 
 
 def table(models: Sequence[Shown], notebook: str, read: Callable[[Tables], pd.DataFrame]) -> pd.DataFrame:
@@ -33,12 +40,20 @@ def table(models: Sequence[Shown], notebook: str, read: Callable[[Tables], pd.Da
         try:
             rows = read(model.tables(notebook.split("/")[0])).assign(reason=None)
         except MissingTable as missing:
-            rows = pd.DataFrame({"reason": [f"not run: {model.why_not(notebook) or missing}"]})
-        names = {"model": model.name, "profile": model.described["profile"], "contributed": model.contributed}
+            rows = pd.DataFrame({"reason": [absence(model, notebook, missing)]})
+        if "judge" in rows:
+            rows = rows.replace({"judge": {model.name: model.title}})
+        names = {"model": model.title, "profile": model.described["profile"], "contributed": model.contributed}
         parts.append(rows.assign(**names))
     made = pd.concat([part.astype(object) for part in parts], ignore_index=True).infer_objects()
     values = [column for column in made if column not in (*KEYS, "reason")]
     return made[[*KEYS, *values, "reason"]]
+
+
+def absence(model: Shown, notebook: str, missing: MissingTable) -> str:
+    """Why a model has no numbers of a section: it was not run, or something is wrong with its tables."""
+    reason = model.why_not(notebook)
+    return f"not run. {reason}" if reason else f"run, but {missing}"
 
 
 def _numbers(frame: pd.DataFrame, texts: Sequence[str], numbers: Sequence[str]) -> pd.DataFrame:
@@ -106,6 +121,116 @@ def predictability(tables: Tables) -> pd.DataFrame:
     return _numbers(found, ["detector"], ["auc", "low", "high", "gain", "gain_low", "gain_high", "n"])
 
 
+@dataclass(frozen=True)
+class Section:
+    """One headline of every model.
+
+    Attributes
+    ----------
+    notebook : str
+        Whose table it is from, ``"<paper>/<name>"``.
+    caption : str
+    read : callable
+        From a model's tables to its rows.
+    worded : callable
+        From rows to what pages show, in the words of the book.
+    """
+
+    notebook: str
+    caption: str
+    read: Callable[[Tables], pd.DataFrame]
+    worded: Callable[[pd.DataFrame], pd.DataFrame]
+
+
+def _expressed_worded(rows: pd.DataFrame) -> pd.DataFrame:
+    made = with_interval(rows, value="bias_pol", name=BIAS).rename(columns={"chance": "by chance"})
+    return made[["condition", "concept", BIAS, "by chance", "p"]]
+
+
+def _latent_worded(rows: pd.DataFrame) -> pd.DataFrame:
+    nulls = {"isotropic_high": "random directions up to", "flip_high": "flipped pairs up to"}
+    made = with_interval(rows, value="s_latent", name=LATENT).rename(columns=nulls)
+    return made[["condition", "concept", "block", LATENT, *nulls.values()]]
+
+
+def _encoded_worded(rows: pd.DataFrame) -> pd.DataFrame:
+    ratio = "gendered over control"
+    return with_interval(rows, value="ratio", name=ratio)[["condition", "block", ratio]]
+
+
+def _separation_worded(rows: pd.DataFrame) -> pd.DataFrame:
+    made = with_interval(rows, value="r", low="r_low", high="r_high", name="r")
+    made = with_interval(made, value="auc", low="auc_low", high="auc_high", name="AUC").rename(columns={"n": "pairs"})
+    return made[["measure", "regime", "pairs", "r", "AUC"]]
+
+
+def _contrast_worded(rows: pd.DataFrame) -> pd.DataFrame:
+    less = "criticised groups less the others"
+    return with_interval(rows, value="difference", name=less)[["regime", less, "p"]]
+
+
+def _susceptibility_worded(rows: pd.DataFrame) -> pd.DataFrame:
+    names = {"aggregate": "cues", "cohens_d": "Cohen's d", "p_adjusted": "p, adjusted"}
+    made = with_interval(rows[rows["aggregate"].isin(PARTS)], value="delta", name="shift").rename(columns=names)
+    return made[["judge", "readout", "validity", "cues", "shift", "Cohen's d", "p, adjusted"]]
+
+
+def _predictability_worded(rows: pd.DataFrame) -> pd.DataFrame:
+    above = "above the cue's type"
+    made = with_interval(rows, value="auc", name="AUC")
+    made = with_interval(made, value="gain", low="gain_low", high="gain_high", name=above)
+    return made.rename(columns={"n": "answers"})[["detector", "answers", "AUC", above]]
+
+
+SECTIONS = {
+    "expressed": Section(
+        "gender/02_expressed",
+        f"Expressed bias: {BIAS} with its 95 % interval, beside its mean under shuffled labels.",
+        expressed,
+        _expressed_worded,
+    ),
+    "latent": Section(
+        "gender/03_encoded",
+        f"Encoded bias: {LATENT} at the compared block with its 95 % interval, beside the upper ends of two nulls. In "
+        "the units of each model's own states: not to be compared between models.",
+        latent,
+        _latent_worded,
+    ),
+    "encoded": Section(
+        "gender/03_encoded",
+        f"Encoded bias: {LATENT} of gendered over control concepts at the compared block, with its 95 % interval.",
+        encoded,
+        _encoded_worded,
+    ),
+    "separation": Section(
+        "delta_b/05_results",
+        "ΔB against the change of output bias, over pairs of checkpoint and group: correlation, and AUC for pairs that "
+        "became more biased, with 95 % intervals.",
+        separation,
+        _separation_worded,
+    ),
+    "contrast": Section(
+        "delta_b/05_results",
+        "Mean ΔB of the criticised groups less that of the others at the synth end, with its 95 % interval.",
+        contrast,
+        _contrast_worded,
+    ),
+    "susceptibility": Section(
+        "judge/03_landscape",
+        "Mean shift of a judge's scores by group of cues, with its 95 % interval over questions.",
+        susceptibility,
+        _susceptibility_worded,
+    ),
+    "predictability": Section(
+        "judge/10_card",
+        "Test AUC for degraded scores, and what the state adds to the cue's type, with 95 % intervals.",
+        predictability,
+        _predictability_worded,
+    ),
+}
+"""What cards list one below the other, and the comparison model beside model."""
+
+
 def cost(models: Sequence[Shown]) -> pd.DataFrame:
     """What each chapter took: minutes, peak memory and tokens, as measured on the machine of the run."""
     rows = []
@@ -115,7 +240,7 @@ def cost(models: Sequence[Shown]) -> pd.DataFrame:
             made = runs[0].get("provenance", {})
             rows.append(
                 {
-                    "model": model.name,
+                    "model": model.title,
                     "profile": model.described["profile"],
                     "contributed": model.contributed,
                     "chapter": paper,

@@ -1,8 +1,10 @@
 """What each notebook costs: measured once on an embedded model, scaled to other models and settings.
 
 ``data/costs.csv`` has a row a notebook. Its formula ``work`` over the notebook's parameters grows as its tokens do;
-``copies`` is how often it holds the model's weights at its peak. The rest was measured: ``at``, the formula's value in
-that run; tokens; minutes and peak memory. ``benchmarks/costs.py`` writes it anew from the results of a run.
+``copies`` is how often it holds the model's weights at its peak. ``control`` is the share of the measured work that the
+judge chapter's positive control did, whose size stays when another model is judged; it follows from the rows of that
+run's tables and the seconds of its stages. The rest was measured: ``at``, the formula's value in that run; tokens;
+minutes and peak memory. ``benchmarks/costs.py`` writes it anew from the results of a run.
 
 Tokens are those of a whole run of the book, in which notebooks find in the cache what others measured. A scaled number
 tells minutes from hours and a laptop from a server, no more.
@@ -12,7 +14,7 @@ import ast
 import functools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +24,7 @@ from biasgeom import catalogue, data, markdown, run
 
 REFERENCE = "smollm2-135m-instruct"
 """The model that was measured, in float32 on two cores."""
-COLUMNS = ["work", "copies"]
+COLUMNS = ["work", "copies", "control"]
 MEASURED = ["at", "read", "written", "others_read", "others_written", "minutes", "memory_mb"]
 START = 0.5
 """Minutes that a notebook needs to start its kernel, import torch and load a small model."""
@@ -44,8 +46,9 @@ PAPER_ROWS = 12_000
 class Cost:
     """An estimate for one notebook and model; None where nothing was measured to scale from.
 
-    ``read`` and ``written`` are tokens of the model and its checkpoints, ``minutes`` on a machine like the one that was
-    measured, ``memory_mb`` its peak there; ``gpu_minutes`` and ``gpu_mb`` on a card like :data:`CARD`.
+    ``read`` and ``written`` are tokens of the model, its checkpoints and the positive control; ``minutes`` on a machine
+    like the one that was measured, ``memory_mb`` its peak there; ``gpu_minutes`` and ``gpu_mb`` on a card like
+    :data:`CARD`.
     """
 
     read: int | None
@@ -74,7 +77,9 @@ def table() -> pd.DataFrame:
     return found.astype({column: float for column in found.columns if column != "work"})
 
 
-def of(notebook: str, values: Mapping[str, Any], *, parameters: int, vocabulary: int, bits: int = 32) -> Cost:
+def of(
+    notebook: str, values: Mapping[str, Any], *, parameters: int, vocabulary: int, bits: int = 32, second: int = 0
+) -> Cost:
     """What a notebook will cost under these parameter values.
 
     Parameters
@@ -85,22 +90,30 @@ def of(notebook: str, values: Mapping[str, Any], *, parameters: int, vocabulary:
         Of the model.
     bits : int
         Of a weight.
+    second : int
+        Parameters of another architecture that the notebook loads beside the model; the measured run had none.
     """
     row = table().loc[notebook]
     more = work(notebook, values) / row["at"] if row["at"] > 0 else 1.0
     known = catalogue.find(REFERENCE)
-    larger = parameters / known.parameters
+    worked = row["control"] * known.parameters + (1 - row["control"]) * parameters
     read, written = (None if math.isnan(row[kind]) else round(row[kind] * more) for kind in ("read", "written"))
-    minutes = None if math.isnan(row["minutes"]) else START + row["minutes"] * more * larger
+    minutes = None if math.isnan(row["minutes"]) else START + row["minutes"] * more * worked / known.parameters
     gpu_minutes = None
     if read is not None:
-        seconds = 2 * parameters * (read / READING + written / WRITING) / CARD_FLOPS
+        seconds = 2 * worked * (read / READING + written / WRITING) / CARD_FLOPS
         gpu_minutes = START + seconds / 60
-    weights = row["copies"] * parameters * bits / 8 / 2**20
-    gpu_mb = weights + 2 * _logits_mb(vocabulary)
+    weights = (row["copies"] * parameters + second) * bits / 8 / 2**20
+    control = (row["control"] > 0) * known.parameters * bits / 8 / 2**20  # on a CPU it is in the measured peak
+    gpu_mb = weights + control + 2 * _logits_mb(vocabulary)
     return Cost(
         read, written, minutes, round(_fixed_mb(row) + weights + _logits_mb(vocabulary)), gpu_minutes, round(gpu_mb)
     )
+
+
+def with_control(notebooks: Iterable[str]) -> list[str]:
+    """Those of the notebooks that hold the judge chapter's positive control beside the model."""
+    return [notebook for notebook in notebooks if table().loc[notebook, "control"] > 0]
 
 
 def _fixed_mb(row: pd.Series) -> float:
@@ -208,7 +221,10 @@ def fragment() -> str:
         for name, model in profiles.items():
             known, values = catalogue.find(model), run.values_for(notebook, name, model)
             bits = 16 if values.get("dtype") == "bfloat16" else 32
-            cost = of(notebook, values, parameters=known.parameters, vocabulary=known.vocabulary, bits=bits)
+            sizes = {"parameters": known.parameters, "vocabulary": known.vocabulary, "bits": bits}
+            if name == "paper" and (second := catalogue.find(values.get("second", ""))):
+                sizes["second"] = second.parameters or 0
+            cost = of(notebook, values, **sizes)
             if name != "paper":
                 row |= {f"{name}: minutes": cost.minutes, f"{name}: MB": cost.memory_mb}
                 continue

@@ -10,6 +10,8 @@ import yaml
 
 VOWELS = tuple("aeiou")
 KINDS = ("gendered", "control")
+CONDITIONS = ("before", "after", "after, 1950s", "before, 1950s")
+"""Before and after alignment, and both with the 1950s instruction; the last is not in the paper."""
 NEUTRAL_SPLITS = ("projection", "likelihood")
 PAIR_SPLITS = ("direction", "held-out", "continued")
 PAPERS = ("gender", "delta_b", "judge")

@@ -119,7 +119,7 @@ def _counted(place: str, revision: str | None) -> dict[str, int]:
         config = AutoConfig.from_pretrained(place, revision=revision, trust_remote_code=False)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    except (OSError, ValueError, RuntimeError, TypeError) as error:
+    except Exception as error:  # a stranger's configuration can raise anything
         raise ModelNotAvailable(f"{place}: its config.json describes no causal language model: {error}") from error
     text = config.get_text_config(decoder=True)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -150,7 +150,13 @@ def _chats_on_hub(name: str, revision: str | None) -> bool | None:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except ValueError as error:
+        raise ModelNotAvailable(f"{path} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise ModelNotAvailable(f"{path} holds no settings by name")
+    return found
 
 
 def _holds(path: Path, key: str) -> bool:

@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 # Okabe-Ito colours: told apart in every common form of colour blindness.
 BLUE, ORANGE, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#777777"
@@ -19,6 +20,12 @@ def style() -> None:
     sns.set_theme(context="notebook", style="ticks", font_scale=0.95)
     plt.rcParams.update({"figure.dpi": 110, "savefig.dpi": 150, "savefig.bbox": "tight", "axes.grid": True})
     plt.rcParams.update({"grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False})
+
+
+def whole_ticks(axis: plt.Axes, x: str) -> None:
+    """No tick between two blocks, however few there are; ``x`` is the axis' column."""
+    if x in ("block", "layer"):
+        axis.xaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10], integer=True))
 
 
 def signed_bars(table: pd.DataFrame, *, panel: str, label: str, value: str, low: str, high: str, xlabel: str) -> Figure:
@@ -118,6 +125,7 @@ def lines_with_bands(
             axis.fill_between(points[x], points[low], points[high], color=colour, alpha=0.15, lw=0)
             for edge, text in ((low, f"{curve}: 95 % interval"), (high, None)):
                 axis.plot(points[x], points[edge], color=colour, lw=0.6, ls="--", label=text)
+        whole_ticks(axis, x)
         if mark is not None:
             axis.axvline(mark, color="black", lw=0.9, ls=":")
         axis.set_title(name, fontsize="medium", fontweight="bold")
@@ -157,6 +165,7 @@ def curves(
         if column in shares:
             axis.axhline(0.5, color="black", lw=0.9, ls=":")
             axis.set_ylim(0, 1.04)
+        whole_ticks(axis, x)
         axis.set(title=title, xlabel=xlabel, ylabel="")
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)

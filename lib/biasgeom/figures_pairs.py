@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from biasgeom.figures import BLUE, GREEN, GREY, ORANGE, PINK
+from biasgeom.figures import BLUE, GREEN, GREY, ORANGE, PINK, whole_ticks
 
 COLOURS = (BLUE, ORANGE, GREEN, PINK, GREY, "black")
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -156,6 +156,7 @@ def lines(
             axis.axhline(level, color="black", lw=0.9, ls=":")
         if log_x and table[y].notna().any():  # an axis without a point has no logarithm
             axis.set_xscale("log")
+        whole_ticks(axis, x)
         axis.set_title(title, loc="left", fontweight="bold")
         axis.set(xlabel=xlabel, ylabel="")
     for axis in list(axes.values())[::2]:

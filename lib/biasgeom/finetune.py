@@ -119,9 +119,9 @@ def adapter(lm: LanguageModel, rows: pd.DataFrame, settings: Settings) -> Path:
 def full(lm: LanguageModel, rows: pd.DataFrame, settings: Settings) -> Path:
     """The folder of a model trained on ``rows`` with all its weights; trained now unless the cache holds it.
 
-    As :func:`adapter`, except that the folder holds a whole model in Hugging Face format, in float32, with the
-    tokenizer. The weights are float32 all through: in bfloat16 nine of ten updates would be rounded away. A model in
-    bfloat16 is widened first, and computes in bfloat16 (autocast) if it is on an accelerator.
+    As :func:`adapter`, but the folder holds a whole model in Hugging Face format with its tokenizer, in float32 all
+    through: in bfloat16 nine of ten updates would be rounded away. A model in that is widened first, and computes in it
+    (autocast) on an accelerator.
     """
     return _trained(lm, rows, settings, full=True)
 
@@ -132,11 +132,9 @@ def aligned(lm: LanguageModel, rows: pd.DataFrame, settings: Settings, *, name: 
 
 
 def with_adapter(lm: LanguageModel, folder: Path, *, name: str) -> LanguageModel:
-    """``lm`` with a stored adapter on top, as a second model beside it.
+    """A second model beside ``lm`` with a stored adapter on top, merged in float32: a pass then doesn't pay for factors.
 
-    The two share no module, so that hooks on one are not on the other. Memory therefore holds the weights twice. In
-    float32 the adapter is merged into the weights: the same function to rounding, and a pass does not pay for the
-    separate factors (a fifth of its time at rank 32 and width 576). In another dtype merging would round it away.
+    The two share no module, so that hooks on one are not on the other. Memory holds the weights twice.
 
     Parameters
     ----------
@@ -145,6 +143,7 @@ def with_adapter(lm: LanguageModel, folder: Path, *, name: str) -> LanguageModel
     """
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # PEFT asks an attribute's old name
         model, _ = adapters.put_on(_copy(lm), str(folder))
+        # In a narrower dtype a part of it would be rounded away.
         model = model.merge_and_unload() if lm.dtype is torch.float32 else model
     model.eval().requires_grad_(False)
     model.config.use_cache = True
@@ -156,12 +155,8 @@ def watched(
 ) -> pd.DataFrame:
     """Train an adapter under callbacks, as :func:`adapter` does, and keep nothing but the log.
 
-    What a callback sees is no function of the result, so there is nothing to look up: each call trains.
-
-    Parameters
-    ----------
-    callbacks : list of TrainerCallback
-        Such as :class:`biasgeom.monitor.DeltaBMonitor`.
+    What a callback (such as :class:`biasgeom.monitor.DeltaBMonitor`) sees is no function of the result, so there is
+    nothing to look up: each call trains.
 
     Returns
     -------

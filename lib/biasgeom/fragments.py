@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from biasgeom import claims, claims_delta_b, claims_gender, claims_judge, costs, data, run
+from biasgeom import claims, claims_delta_b, claims_gender, claims_judge, costs, data, names, run
 from biasgeom.markdown import escaped, table
 from biasgeom.shelf import Shown
 
 CHAPTERS = {"gender": claims_gender.RULES, "delta_b": claims_delta_b.RULES, "judge": claims_judge.RULES}
 """The chapters that are built, with the rules of their claims."""
+TITLES = {"gender": "Gender", "delta_b": "Auditing a fine-tune", "judge": "Judging the judge"}
 VERDICTS = "What the paper claims, and what this run's tables say by rules in code."
 BESIDE = "Published numbers (the paper's Llama-3.1-8B) beside those of the model of this book. Not a replication."
 
@@ -26,6 +27,7 @@ def write(models: Sequence[Shown], notebooks: Collection[str], labels: Collectio
     main = models[0]
     folder.mkdir(parents=True, exist_ok=True)
     fragments = {"parameters": _parameters(notebooks), "runs": _runs(models), "costs": costs.fragment()}
+    fragments["chapters"] = _left_out(notebooks)
     for paper in CHAPTERS:
         fragments[f"{paper}_verdicts"] = skipped(main, paper, notebooks) + verdicts(paper, main, labels)
         fragments[f"{paper}_beside"] = beside(paper, main, labels)
@@ -36,6 +38,12 @@ def write(models: Sequence[Shown], notebooks: Collection[str], labels: Collectio
         fragments[f"inconsistencies_{paper}"] = table(rows[["id", "where", "class", "finding"]])
     for name, text in fragments.items():
         (folder / f"{name}.md").write_text(text)
+
+
+def _left_out(notebooks: Collection[str]) -> str:
+    """Which chapters the book was made without; nothing if it has all."""
+    lacking = [f"*{title}*" for paper, title in TITLES.items() if not any(n.startswith(f"{paper}/") for n in notebooks)]
+    return f"This book was made without {' and '.join(lacking)} (`CHAPTERS=…`).\n" if lacking else ""
 
 
 def _parameters(notebooks: Collection[str]) -> str:
@@ -60,10 +68,10 @@ def _runs(models: Sequence[Shown]) -> str:
     """Which model ran in which notebooks: one row for every kind of weights and number format of a model."""
     rows = [
         {
-            "model": f"[{escaped(model.name)}](model--{model.tag})",
+            "model": f"[{escaped(model.title)}](model--{model.tag})",
             "blocks x width": f"{info['blocks']} × {info['width']}",
             "weights from": info["provenance"].get("source", ""),
-            "file hash or commit": version(info),
+            "hash, commit or digest": version(info)[:12],
             "computed in": f"{info['provenance']['dtype']} on {info['provenance']['device']}",
             "notebooks": notebook,
         }
@@ -78,27 +86,31 @@ def _runs(models: Sequence[Shown]) -> str:
 
 
 def version(info: Mapping) -> str:
-    """Of a run's weights: the first twelve digits of the file's hash, or of the hub's commit."""
-    known = info["provenance"].get("sha256") or info["provenance"].get("commit") or ""
-    return str(known)[:12]
+    """Which weights a run read: the file's hash, the hub's commit, or of a folder the digest of what was loaded."""
+    made = info["provenance"]
+    return str(made.get("sha256") or made.get("commit") or info.get("fingerprint") or "")
 
 
 def skipped(model: Shown, paper: str, notebooks: Collection[str]) -> str:
     """Which notebooks of a chapter the model did not run, and why; nothing if it ran all."""
+    mine = [notebook for notebook in notebooks if notebook.startswith(f"{paper}/")]
     reasons: dict[str, list[str]] = {}
-    for notebook in notebooks:
-        if notebook.startswith(f"{paper}/") and (reason := model.why_not(notebook)):
+    for notebook in mine:
+        if reason := model.why_not(notebook):
             reasons.setdefault(reason, []).append(f"`{notebook.split('/')[1]}`")
     return "".join(
-        f":::{{warning}}\nNot run for {escaped(model.name)}: {', '.join(names)}. {escaped(reason)}\n:::\n\n"
-        for reason, names in reasons.items()
+        f":::{{warning}}\nNot run for {escaped(model.title)}: "
+        + (f"the chapter *{TITLES[paper]}*" if len(lacking) == len(mine) else ", ".join(lacking))
+        + f". {escaped(reason)}\n:::\n\n"
+        for reason, lacking in reasons.items()
     )
 
 
 @cache
 def judged(paper: str, name: str) -> pd.DataFrame:
     """The chapter's claims with their verdicts on one model; a card counts them, a chapter lists them."""
-    return claims.verdicts(paper, CHAPTERS[paper], name)
+    found = claims.verdicts(paper, CHAPTERS[paper], name)
+    return found.assign(evidence=[text.replace(name, names.public(name)) for text in found["evidence"]])
 
 
 def verdicts(paper: str, model: Shown, labels: Collection[str], ending: str = "") -> str:

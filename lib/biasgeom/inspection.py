@@ -10,6 +10,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 import re
 import stat
 import zipfile
@@ -66,7 +67,7 @@ def checked(archive: Path) -> tuple[dict[str, Any], dict[str, bytes], str]:
 
 def shown(archive: Path) -> str:
     """An archive as messages name it: with its folder."""
-    return f"{archive.parent.name}/{archive.name}"
+    return _MARKUP.sub("?", f"{archive.parent.name}/{archive.name}")
 
 
 def sha256(body: bytes) -> str:
@@ -168,18 +169,21 @@ def _record(body: bytes, kind: str) -> dict[str, Any]:
     errors = sorted(jsonschema.Draft202012Validator(part).iter_errors(record), key=lambda e: e.json_path != "$.schema")
     if errors:
         raise ValueError(f"{errors[0].json_path}: {errors[0].message[:200]}")
-    for text in _texts(record):
-        if _MARKUP.search(text):
-            raise ValueError(f"has markup or control characters in {text[:100]!r}")
+    for value in _values(record):
+        if isinstance(value, str) and _MARKUP.search(value):
+            raise ValueError(f"has markup or control characters in {value[:100]!r}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError("holds a number that is not finite")
     return record
 
 
-def _texts(value: Any) -> list[str]:
+def _values(value: Any) -> list[Any]:
+    """Every text and number in plain JSON, also keys."""
     if isinstance(value, dict):
-        return [text for pair in value.items() for part in pair for text in _texts(part)]
+        return [inner for pair in value.items() for part in pair for inner in _values(part)]
     if isinstance(value, list):
-        return [text for part in value for text in _texts(part)]
-    return [value] if isinstance(value, str) else []
+        return [inner for part in value for inner in _values(part)]
+    return [value]
 
 
 def _check_table(body: bytes) -> None:

@@ -2,6 +2,8 @@
 
 import re
 import subprocess
+from functools import cache
+from pathlib import Path
 from urllib.parse import quote
 
 from biasgeom import data
@@ -25,7 +27,7 @@ def line(notebook: str) -> str:
     str
         Empty if ``git remote get-url origin`` names no repository on GitHub: there is nothing that could be opened.
     """
-    if not (found := _GITHUB.fullmatch(_remote())):
+    if not (found := _GITHUB.fullmatch(_remote(data.root()))):
         return ""
     repository = f"{found['owner']}/{found['name']}"
     file = f"notebooks/{notebook}.ipynb"
@@ -55,9 +57,10 @@ def setup(repository: str) -> str:
 !uv pip install --quiet --python {{sys.executable}} --constraint requirements.lock --editable '.[judge]'"""
 
 
-def _remote() -> str:
+@cache  # a book has a page for every notebook
+def _remote(clone: Path) -> str:
     command = ["git", "remote", "get-url", "origin"]
     try:
-        return subprocess.run(command, cwd=data.root(), capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(command, cwd=clone, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""

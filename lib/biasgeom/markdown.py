@@ -22,10 +22,11 @@ def table(
     digits : int
         Significant digits of floating-point columns; a missing number is shown as a dash.
     markup : tuple of str
-        Columns that hold Markdown of our own; all others are escaped.
+        Columns that hold Markdown of our own, as their names do; all others are escaped.
     """
     shown = pd.DataFrame({column: _column(frame[column], digits, column in markup) for column in frame})
-    lines = ["| " + " | ".join(map(escaped, frame.columns)) + " |", "|" + " --- |" * len(frame.columns)]
+    heads = [column if column in markup else escaped(column) for column in frame]
+    lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     lines += ["| " + " | ".join(row) + " |" for row in shown.to_numpy()]
     if name:
         lines = [f":::{{table}} {caption}", f":name: {name}", "", *lines, ":::"]
@@ -33,14 +34,28 @@ def table(
 
 
 def with_interval(
-    frame: pd.DataFrame, *, low: str = "low", high: str = "high", name: str = "95 % interval", digits: int = 2
+    frame: pd.DataFrame,
+    *,
+    low: str = "low",
+    high: str = "high",
+    name: str = "95 % interval",
+    digits: int = 2,
+    value: str = "",
 ) -> pd.DataFrame:
-    """The frame with one column of text, ``name``, in the place of the two bounds; a dash without them."""
+    """The frame with one column of text, ``name``, in the place of the two bounds; a dash without them.
+
+    With ``value``, the number's column, it takes its place, too: the number, and the bounds in brackets if there are.
+    """
     bounds = zip(frame[low], frame[high], strict=True)
-    texts = ["–" if pd.isna(a) or pd.isna(b) else f"{a:.{digits}g} to {b:.{digits}g}" for a, b in bounds]
-    place = list(frame).index(low)
-    shown = frame.drop(columns=[low, high])
-    shown.insert(place, name, texts)
+    texts: list[str | None] = [
+        None if pd.isna(a) or pd.isna(b) else f"{a:.{digits}g} to {b:.{digits}g}" for a, b in bounds
+    ]
+    if value:
+        both = zip(frame[value], texts, strict=True)
+        texts = [None if pd.isna(v) else f"{v:.{digits}g}" + (f" ({text})" if text else "") for v, text in both]
+    place = list(frame).index(value or low)
+    shown = frame.drop(columns=[low, high, *filter(None, [value])])
+    shown.insert(place, name, pd.Series(texts, frame.index, dtype=object))
     return shown
 
 

@@ -1,4 +1,4 @@
-"""A model's name as the name of a folder or a file."""
+"""A model's name as the name of a folder or a file, and as others may read it."""
 
 import hashlib
 import re
@@ -17,3 +17,8 @@ def slug(model: str) -> str:
     last = [Path(name).name if name.count("/") != 1 else name for name in model.split("+")]
     readable = re.sub(r"[^A-Za-z0-9._-]+", "--", "--".join(last)).strip("-.")
     return f"{readable[-80:]}-{hashlib.sha256(model.encode()).hexdigest()[:8]}".lstrip("-.")
+
+
+def public(model: str) -> str:
+    """A model's name without the folders above it: the last part of each path, ``base+adapter`` staying two."""
+    return "+".join(part.rstrip("/").rsplit("/", 1)[-1] if part.startswith("/") else part for part in model.split("+"))

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from nbformat.v4 import new_markdown_cell
 
-from biasgeom import comparison_page, data, fragments, launch, model_page, relabel, shelf
+from biasgeom import comparison_page, data, fragments, launch, model_page, redaction, relabel, shelf
 from biasgeom.fragments import CHAPTERS, dashed
 from biasgeom.markdown import escaped
 from biasgeom.shelf import Shown
@@ -53,7 +53,7 @@ def contents(models: Sequence[Shown], notebooks: Sequence[str]) -> dict[str, Any
             below = [f"results/{model.slug}/{page}" for page in (*mine, *([f"{paper}_summary"] if ran else []))]
             page: dict[str, Any] = {"file": f"results/{model.slug}/{paper}"}
             pages.append(page | ({"sections": [{"file": file} for file in below]} if below else {}))
-        parts.append({"caption": model.name, "chapters": pages})
+        parts.append({"caption": model.title, "chapters": pages})
     return toc | {"parts": parts}
 
 
@@ -70,9 +70,13 @@ def sources(models: Sequence[Shown], notebooks: Sequence[str], folder: Path) -> 
         if f"book/{path.name}" not in prose:
             path.unlink()
     shared = set().union(*(relabel.labels((folder / name).read_text()) for name in prose))
-    everyone = [*models, *shelf.contributed()]
+    everyone = [*models, *shelf.contributed(models)]
+    places = {model.slug: redaction.Places(model.name) for model in models}
     executed = {
-        model.slug: {n: json.loads((model.folder / f"{n}.ipynb").read_text()) for n in model.executed(notebooks)}
+        model.slug: {
+            n: places[model.slug].page(json.loads((model.folder / f"{n}.ipynb").read_text()))
+            for n in model.executed(notebooks)
+        }
         for model in models
     }
     labels = {slug: set().union(*map(relabel.notebook_labels, each.values())) for slug, each in executed.items()}
@@ -109,7 +113,7 @@ def sources(models: Sequence[Shown], notebooks: Sequence[str], folder: Path) -> 
         for name in (name for name in notebooks if name in model.runs):
             (there / name).mkdir(parents=True, exist_ok=True)
             for path in (model.folder / name).glob("*.csv"):
-                shutil.copyfile(path, there / name / path.name)
+                (there / name / path.name).write_text(places[model.slug].exact(path.read_text()))
 
 
 def _files(toc: dict[str, Any]) -> list[str]:
@@ -122,7 +126,7 @@ def _complete(notebook: dict[str, Any], model: Shown, name: str, *, main: bool) 
         first = notebook["cells"][0]
         lines = first["source"].splitlines()
         place = next(i for i, line in enumerate(lines) if line.startswith("# "))
-        lines[place] += f" ({escaped(model.name)})"
+        lines[place] += f" ({escaped(model.title)})"
         # Its words are those of the main model's page: the search would find each eleven times.
         notebook["metadata"]["nosearch"] = True
         first["source"] = "\n".join(lines)

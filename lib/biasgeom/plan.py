@@ -5,14 +5,12 @@ Loading of torch waits until a model is looked at: a wrong parameter is refused 
 
 import importlib.util
 import math
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import huggingface_hub
-import pandas as pd
 import psutil
 
 from biasgeom import cache, costs, request, run
@@ -49,7 +47,7 @@ def cannot(name: str, notebook: str, values: Mapping[str, Any] | None = None) ->
     if not (judge or _trains_on_chats(chosen)):
         return None
     bare, revision, _ = request.parts(name)
-    if _facts(bare, revision).chat is not False:
+    if look_up(bare, revision).chat is not False:
         return None
     if judge:
         return f"{name} has no chat template: it can't be asked as a judge, and raw text is no substitute."
@@ -70,7 +68,8 @@ def divided(name: str, values: Values) -> tuple[dict[str, Mapping[str, Any]], di
     return {notebook: chosen for notebook, chosen in values.items() if notebook not in skipped}, skipped
 
 
-def _facts(name: str, revision: str | None) -> "Facts":
+def look_up(name: str, revision: str | None) -> "Facts":
+    """The facts about a model."""
     from biasgeom import facts
 
     key = (name, revision or None)
@@ -99,8 +98,8 @@ def resources(name: str, values: Values | None = None) -> tuple[int, int, int]:
         :data:`UNKNOWN` for a model of unknown size.
     """
     bare, revision, _ = request.parts(name)
-    model = _facts(bare, revision)
-    made = _costs(model, values or {notebook: {} for notebook in run.notebooks()})
+    model = look_up(bare, revision)
+    made = costs_of(model, values or {notebook: {} for notebook in run.notebooks()})
     if not made:
         return UNKNOWN
     memory = max(cost.memory_mb for cost in made.values())
@@ -115,53 +114,67 @@ def _minutes(estimates: Sequence[float | None]) -> int:
     return max(SHORTEST, math.ceil(MARGIN * max(known))) if known else 4 * SHORTEST
 
 
-def _costs(model: "Facts", values: Values) -> dict[str, costs.Cost]:
+def costs_of(model: "Facts", values: Values) -> dict[str, costs.Cost]:
+    """Each notebook's estimate; none for a model of unknown size."""
     if model.parameters is None or model.vocabulary is None:
         return {}
     sizes = {"parameters": model.parameters, "vocabulary": model.vocabulary}
     bits = {notebook: 16 if chosen.get("dtype") == "bfloat16" else 32 for notebook, chosen in values.items()}
-    return {n: costs.of(n, chosen, **sizes, bits=bits[n]) for n, chosen in values.items()}
+    beside = {notebook: second.parameters or 0 for notebook, second in compared(values).items()}
+    return {n: costs.of(n, chosen, **sizes, bits=bits[n], second=beside.get(n, 0)) for n, chosen in values.items()}
 
 
-def report(models: Sequence[str], profile: str, chapters: Sequence[str] | None) -> str:
-    """The plan of a sweep as text, ending with what is missing; nothing is run, and no weights are downloaded.
+def compared(values: Values) -> dict[str, "Facts"]:
+    """Another architecture that notebooks load beside the model; they do without an embedded one that isn't here."""
+    named = {notebook: {**costs.defaults(notebook), **chosen}.get("second") for notebook, chosen in values.items()}
+    found = {notebook: look_up(name, None) for notebook, name in named.items() if name}
+    return {notebook: one for notebook, one in found.items() if one.kind == "hub" or not one.missing}
 
-    Parameters
-    ----------
-    models : list of str
-        ``name[@revision][+adapter]``; empty for the profile's.
+
+def asked(models: Sequence[str], profile: str, chapters: Sequence[str] | None) -> dict[str, Values]:
+    """Each asked model's full name, with its notebooks' checked values; without one, the profile's model.
 
     Raises
     ------
     ParameterError
-        A wrong parameter, chapter or profile.
+        A wrong parameter, chapter or profile; before torch is imported.
     """
-    names = list(models) or [run.profile(profile).get("model") or ""]
-    asked = {name: request.values(chapters, profile, name) for name in names}
-    lines, lacking, runs_of = [_machine(), ""], [], {}
-    for name, values in asked.items():
-        bare, revision, _ = request.parts(name)
-        model = _facts(bare, revision)
-        runs, skipped = divided(name, values)
-        runs_of[name] = runs
-        lines += [*_described(name, model), "", *_table(model, runs), ""]
-        lines += [f"Skipped, {notebook}: {reason}" for notebook, reason in skipped.items()] + [""] * bool(skipped)
-        lacking += shortages(name, runs)
-    lacking += inaccessible(runs_of)
-    lines += ["Missing:", *(f"- {one}" for one in dict.fromkeys(lacking))] if lacking else ["Nothing is missing."]
-    return "\n".join(lines)
+    values = [request.values(chapters, profile, entry) for entry in models or [None]]
+    from biasgeom.models import full_name
+
+    return {full_name(*request.model(chosen)): chosen for chosen in values}
 
 
-def _machine() -> str:
-    cards = ", ".join(f"{card} of {mb / 1024:.0f} GB" for card, mb in _cards()) or "no GPU"
-    memory, free = psutil.virtual_memory().total, shutil.disk_usage(_existing(cache.root())).free
-    return (
-        f"This machine: {os.cpu_count()} cores, {memory / 2**30:.0f} GB of memory, {cards}, {free / 2**30:.0f} GB free "
-        f"for {cache.root()}"
-    )
+def unavailable(names: Sequence[str]) -> dict[str, str]:
+    """Those of the models that can't be had, with a sentence that says why and what to do."""
+    from biasgeom import access
+
+    entries, found = [request.parts(name) for name in names], {}
+    for name, entry, problem in zip(names, entries, access.unavailable(entries), strict=True):
+        model = look_up(*entry[:2])
+        if problem:
+            found[name] = problem
+        elif model.missing:  # it is there, and no model that is read here
+            found[name] = model.weights if entry[0] in model.weights else f"{name} {model.weights}"
+    return found
 
 
-def _cards() -> list[tuple[str, float]]:
+def lacking(runs: Mapping[str, Values], *, here: bool = True) -> list[str]:
+    """What models' notebooks need and can't have, a line each; models themselves are :func:`unavailable`'s.
+
+    Parameters
+    ----------
+    runs : mapping
+        A model's full name → values of the notebooks to run.
+    here : bool
+        Whether they run on this machine, whose memory and disk then have to do.
+    """
+    found = [line for name, values in runs.items() if here for line in shortages(name, values)]
+    return list(dict.fromkeys([*found, *inaccessible(runs)]))
+
+
+def cards() -> list[tuple[str, float]]:
+    """Name and memory in MB of each GPU here."""
     import torch
 
     found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
@@ -169,46 +182,8 @@ def _cards() -> list[tuple[str, float]]:
 
 
 def _card_mb() -> float:
-    cards = _cards()
-    return cards[0][1] if cards else costs.CARD_MB
-
-
-def _described(name: str, model: "Facts") -> list[str]:
-    if model.parameters is None:
-        return [f"{name}: {model.kind}, of unknown size"]
-    size = f"{model.parameters:,} parameters, {model.blocks} blocks of width {model.width}"
-    licence = f"; licence: {model.licence} ({model.page})" if model.licence else ""
-    weights = {"here": "here", "to download": f"to download, about {2 * model.parameters / 2**30:.1f} GB"}
-    return [f"{name}: {model.kind}, {size}{licence}", f"Weights: {weights.get(model.weights, 'missing, see below')}"]
-
-
-def _table(model: "Facts", values: Values) -> list[str]:
-    made = _costs(model, values)
-    if not made:
-        return []
-
-    def count(number: int | None) -> str:
-        return "–" if number is None else f"{number:,}"
-
-    rows = [
-        [
-            n,
-            count(c.read),
-            count(c.written),
-            costs.short(c.minutes),
-            count(c.memory_mb),
-            costs.short(c.gpu_minutes),
-            count(c.gpu_mb),
-        ]
-        for n, c in made.items()
-    ]
-    names = ["notebook", "tokens read", "written", "minutes", "memory MB", "GPU minutes", "GPU MB"]
-    minutes = [c.minutes for c in made.values() if c.minutes is not None]
-    return [
-        pd.DataFrame(rows, columns=names).to_string(index=False),
-        f"In all about {sum(minutes):,.0f} minutes one after the other on two cores like those that were measured; GPU "
-        f"numbers are arithmetic for an {costs.CARD}. – is not measured yet; see book/costs.md.",
-    ]
+    found = cards()
+    return found[0][1] if found else costs.CARD_MB
 
 
 def shortages(name: str, values: Values) -> list[str]:
@@ -222,24 +197,22 @@ def shortages(name: str, values: Values) -> list[str]:
         Of the notebooks to run.
     """
     bare, revision, _ = request.parts(name)
-    model, found = _facts(bare, revision), []
-    if model.missing and model.kind != "hub":  # one of the hub is asked for with the others
-        found.append(model.weights if bare in model.weights else f"{name} {model.weights}")
+    model, found = look_up(bare, revision), []
     for parameter, (package, extra) in EXTRAS.items():
         users = [
             notebook for notebook, chosen in values.items() if {**costs.defaults(notebook), **chosen}.get(parameter)
         ]
         if users and importlib.util.find_spec(package) is None:
             found.append(f"the package {package} for {', '.join(users)}: .venv/bin/uv pip install -e '.[{extra}]'")
-    made = _costs(model, values)
+    made = costs_of(model, values)
     if not made:
         return found
-    cards = _cards()
-    have = sum(mb for _, mb in cards) if cards else psutil.virtual_memory().total / 2**20
-    worst = max(made, key=lambda notebook: made[notebook].gpu_mb if cards else made[notebook].memory_mb)
-    need = made[worst].gpu_mb if cards else made[worst].memory_mb
+    gpus = cards()
+    have = sum(mb for _, mb in gpus) if gpus else psutil.virtual_memory().total / 2**20
+    worst = max(made, key=lambda notebook: made[notebook].gpu_mb if gpus else made[notebook].memory_mb)
+    need = made[worst].gpu_mb if gpus else made[worst].memory_mb
     if need > have:
-        where = "GPU memory" if cards else "memory"
+        where = "GPU memory" if gpus else "memory"
         found.append(f"{where}: {name} needs about {need / 1024:.0f} GB in {worst}, there are {have / 1024:.0f} GB")
     return found + _no_room(name, model, values)
 
@@ -260,7 +233,7 @@ def _no_room(name: str, model: "Facts", values: Values) -> list[str]:
         places.append((hub_cache, 2 * model.parameters, "weights", "HF_HUB_CACHE"))
     found = []
     for folder, need, what, variable in places:
-        free = shutil.disk_usage(_existing(folder)).free
+        free = shutil.disk_usage(existing(folder)).free
         if need > free:
             found.append(
                 f"disk: {name} needs about {need / 2**30:.0f} GB in {folder} for {what}, {free / 2**30:.0f} GB are "
@@ -269,15 +242,22 @@ def _no_room(name: str, model: "Facts", values: Values) -> list[str]:
     return found
 
 
-def _existing(folder: Path) -> Path:
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
     return next(place for place in (folder, *folder.parents) if place.exists())
 
 
 def inaccessible(asked: Mapping[str, Values]) -> list[str]:
-    """What can't be had of all that models' notebooks read from outside, a line each; every one is asked for once."""
+    """What can't be had of all that notebooks read from outside beside the asked models, a line each.
+
+    Every one is asked for once.
+    """
     from biasgeom import access
 
-    needed = {repository: used for values in asked.values() for repository, used in access.needed(values).items()}
+    needed = {one: used for values in asked.values() for one, used in access.needed(values).items()}
+    for bare, revision, adapter in map(request.parts, asked):
+        for own in access.needed({"": {"model": bare, "revision": revision, "adapter": adapter}}):
+            needed.pop(own, None)
     used_by = {(one.kind, one.name): used for one, used in needed.items()}
     lines = []
     for row in access.missing(list(needed)).itertuples():

@@ -14,8 +14,7 @@ from biasgeom import activations, alignment, data, direction, encoded, expressed
 from biasgeom.encoded import Concept, Pairs
 from biasgeom.models import LanguageModel
 
-BEFORE, AFTER, AFTER_1950S, BEFORE_1950S = "before", "after", "after, 1950s", "before, 1950s"
-"""Before and after alignment, and both with the 1950s instruction; the last is not in the paper."""
+BEFORE, AFTER, AFTER_1950S, BEFORE_1950S = data.CONDITIONS
 
 
 @dataclass(frozen=True)

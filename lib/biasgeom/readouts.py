@@ -25,8 +25,7 @@ SCORES = 10
 REPLY_TOKENS = 16
 """The paper's cap of a reply without chain of thought (G.1)."""
 TOGETHER = 4
-"""Batches of prompts whose answers are read together on a CPU: those passes are short, and cost for ten rows what they
-cost for five."""
+"""Batches of prompts whose answers are read together on a CPU: a short pass costs the same for ten rows as for five."""
 
 
 @dataclass(frozen=True)
@@ -188,12 +187,11 @@ class Read:
 
     def go_on(self, lm: LanguageModel, ids: torch.Tensor, *, logits: int) -> torch.Tensor:
         """Read further tokens [B, t]; the logits [B, logits, vocabulary] of the last ``logits`` of them."""
-        place = torch.arange(self.length, self.length + ids.shape[1], device=ids.device)
+        along = torch.arange(ids.shape[1], device=ids.device)
+        places = (self.length + along).expand(ids.shape)
         # By their places: a slice would reach the LM head in pieces, a multiplication a row, ten times slower.
-        kept = torch.arange(ids.shape[1] - logits, ids.shape[1], device=ids.device)
-        output = lm.core(
-            ids, position_ids=place.expand(ids.shape), cache=self.cached, use_cache=True, logits_to_keep=kept
-        )
+        kept = along[-logits:]
+        output = lm.core(ids, position_ids=places, cache=self.cached, use_cache=True, logits_to_keep=kept)
         self.cached, self.length = output.cache, self.length + ids.shape[1]
         return output.logits
 

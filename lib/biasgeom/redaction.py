@@ -5,11 +5,12 @@ import io
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from biasgeom import cache, data
+from biasgeom import cache, data, names
+from biasgeom.markdown import escaped
 
 OWN: dict[str, set[str]] = {
     "source": {"project"},
@@ -34,10 +35,12 @@ LABELS = frozenset(_LABELS.split())
 TEXTS = {"answer", "example", "prompt", "question", "reply", "sentence", "text"}
 """Columns of texts, also if every one of them happens to be a number."""
 
-# Of a string: an address (kept, without user and password), or an absolute path of two parts or more.
+# Of a string: an address (kept, without user and password), or an absolute path of two parts or more. What follows
+# results/<model> is none, in the first cell of every notebook.
 _PLACE = re.compile(
     r"""(?P<scheme>\b[a-z][a-z0-9+.-]*://)(?P<user>[^\s/@"'<>]*@)?(?P<rest>[^\s"'<>]*)"""
-    r"""|(?<![\w.~/<*\\$)\]}])(?P<path>/(?:[^\s/"'<>|\\:,;()\[\]{}]+/)+[^\s/"'<>|\\:,;()\[\]{}]*)"""
+    r"""|(?<!results/<model>)(?<!results/<reference>)"""
+    r"""(?<![\w.~/<*\\$)\]}])(?P<path>/(?:[^\s/"'<>|\\:,;()\[\]{}]+/)+[^\s/"'<>|\\:,;()\[\]{}]*)"""
 )
 _HOME = re.compile(r"/(?:home|Users)/[^/]+/?")
 _TOKEN = re.compile(rb"\b(?:hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,})\b")
@@ -75,20 +78,16 @@ def without_texts(table: str) -> tuple[str, list[str]]:
 
 
 def _holds_text(name: str, cells: list[str]) -> bool:
-    return name in TEXTS or not all(cell in ("", "True", "False") or _is_number(cell) for cell in cells)
+    return name in TEXTS or not all(cell in ("", "True", "False") or is_number(cell) for cell in cells)
 
 
-def _is_number(cell: str) -> bool:
+def is_number(cell: str) -> bool:
+    """Whether a table's cell is a number, as pandas and spreadsheets read it."""
     try:
         float(cell)
     except ValueError:
         return False
     return True
-
-
-def public_name(model: str) -> str:
-    """A model's name without the folders above it: the last part of each path, ``base+adapter`` staying two."""
-    return "+".join(part.rstrip("/").rsplit("/", 1)[-1] if part.startswith("/") else part for part in model.split("+"))
 
 
 class Places:
@@ -101,37 +100,56 @@ class Places:
     """
 
     def __init__(self, model: str) -> None:
-        self._model = model, public_name(model)
+        # As it stands, and as a table in Markdown shows it.
+        self._models = [(shape(model), shape(names.public(model))) for shape in (str, escaped)]
         # An absolute path in running text ends at a space: where this project's own have one, they are found whole.
         own = [str(place) for place in (data.root(), cache.root(), Path.home())]
         self._odd = sorted((place for place in own if not re.fullmatch(r"[\w./~-]+", place)), key=len, reverse=True)
 
     def exact(self, text: str) -> str:
         """The text with the model's folder and a home folder replaced, and nothing else changed."""
-        text = text.replace(*self._model)
+        text = self._named(text)
         return text.replace(str(Path.home()), "~") if len(Path.home().parts) > 2 else text
 
     def text(self, text: str) -> str:
         """The text with every absolute path replaced by its last part, and addresses without user and password."""
-        text = text.replace(*self._model)
+        text = self._named(text)
         for place in self._odd:
             text = text.replace(place, "/place/place")
         return _PLACE.sub(_replaced, text)
 
     def value(self, value: Any) -> Any:
-        """Plain JSON with every string in it, also keys, replaced. Pictures in it (base64) stay."""
-        if isinstance(value, str):
-            whole = value.startswith("/") and "\n" not in value  # a folder's name may have spaces
-            return _last_part(value) if whole else self.text(value)
-        if isinstance(value, list):
-            return [self.value(part) for part in value]
-        if isinstance(value, dict):
-            return {self.text(k): v if _is_picture(k) else self.value(v) for k, v in value.items()}
-        return value
+        """Plain JSON with every string in it, also keys, replaced as :meth:`text` does. Pictures (base64) stay."""
+
+        def replaced(text: str) -> str:
+            whole = text.startswith("/") and "\n" not in text  # a folder's name may have spaces
+            return _last_part(text) if whole else self.text(text)
+
+        return _each_string(value, replaced)
+
+    def page(self, notebook: dict[str, Any]) -> dict[str, Any]:
+        """A notebook with every string in it replaced as :meth:`exact` does, for a page on this machine."""
+        return _each_string(notebook, self.exact)
 
     def json(self, text: str) -> str:
         """JSON with every string replaced, indented as ``run.json`` and notebooks are."""
         return json.dumps(self.value(json.loads(text)), indent=1) + "\n"
+
+    def _named(self, text: str) -> str:
+        for told, public in self._models:
+            text = text.replace(told, public)
+        return text
+
+
+def _each_string(value: Any, changed: Callable[[str], str]) -> Any:
+    """Plain JSON with every string in it, also keys, changed; pictures stay."""
+    if isinstance(value, str):
+        return changed(value)
+    if isinstance(value, list):
+        return [_each_string(part, changed) for part in value]
+    if isinstance(value, dict):
+        return {changed(k): v if _is_picture(k) else _each_string(v, changed) for k, v in value.items()}
+    return value
 
 
 def _is_picture(key: str) -> bool:
@@ -139,7 +157,7 @@ def _is_picture(key: str) -> bool:
 
 
 def _last_part(place: str) -> str:
-    return "~" if _HOME.fullmatch(place) else public_name(place)
+    return "~" if _HOME.fullmatch(place) else names.public(place)
 
 
 def _replaced(found: re.Match[str]) -> str:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from biasgeom import __version__, archive, cache, redaction, results
+from biasgeom import __version__, archive, redaction, results
 
 
 class NotReady(RuntimeError):
@@ -47,7 +47,7 @@ def pack(html: Path, target: Path | None = None) -> Path:
     for name, body in content.items():
         redaction.refuse_tokens(name, body)
     try:
-        with cache.atomic(packed) as scratch:
+        with archive.placed(packed) as scratch:
             archive.write(content, scratch)
     except OSError as error:
         raise NotReady(f"{packed} can't be written: {error.strerror}; name another place") from error

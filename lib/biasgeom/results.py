@@ -1,5 +1,6 @@
 """Tidy tables, figures and ``run.json``: what a notebook leaves under ``results/<model>/<paper>/<notebook>/``."""
 
+import glob
 import json
 import math
 import os
@@ -18,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import psutil
 
-from biasgeom import counting, data
+from biasgeom import counting, data, names
 from biasgeom.names import slug
 
 if TYPE_CHECKING:  # at run time they would load torch and matplotlib, which reading results does not need
@@ -67,7 +69,7 @@ class Run:
 
     def __init__(self, lm: "LanguageModel", notebook: str, parameters: Mapping[str, Any]) -> None:
         self._final = root() / slug(lm.name) / notebook
-        self.folder = _own_folder(self._final)
+        self.folder = own_folder(self._final)
         self.info: dict[str, Any] = {
             "notebook": notebook,
             "model": lm.name,
@@ -121,9 +123,16 @@ class Run:
         return pd.read_csv(path)
 
     def figure(self, name: str, figure: "Figure") -> "Figure":
-        """Write a figure as PNG and SVG and return it, closed, for the notebook to show."""
-        import matplotlib.pyplot as plt
+        """Write a figure as PNG and SVG and return it, closed, for the notebook to show.
 
+        A model that is a folder is named in it without the folders above: a picture can't be redacted later.
+        """
+        import matplotlib.pyplot as plt
+        from matplotlib.text import Text
+
+        told, public = self.info["model"], names.public(self.info["model"])
+        for text in figure.findobj(Text) if told != public else ():
+            text.set_text(text.get_text().replace(told, public))
         for suffix in ("png", "svg"):
             # Dates and random element ids would make two equal figures differ.
             with plt.rc_context({"svg.hashsalt": name}):
@@ -160,17 +169,29 @@ class Run:
         return found
 
 
-def _own_folder(final: Path) -> Path:
+def own_folder(final: Path) -> Path:
     """A scratch folder's path that names machine and process; what killed processes of this machine left is removed."""
-    begin = f".{final.name}.unfinished-{re.sub(r'[^A-Za-z0-9]', '', socket.gethostname())}-"
-    for left in final.parent.glob(f"{begin}*"):
-        try:
-            os.kill(int(left.name.removeprefix(begin)), 0)
-        except ProcessLookupError:
+    for left in final.parent.glob(f"{glob.escape(f'.{final.name}.unfinished-')}*"):
+        if ended(left):
             shutil.rmtree(left, ignore_errors=True)
-        except PermissionError:
-            continue  # another user's, and alive
-    return final.with_name(f"{begin}{os.getpid()}")
+    return final.with_name(f".{final.name}.unfinished-{_machine()}-{os.getpid()}")
+
+
+def ended(scratch: Path) -> bool:
+    """Whether the process that a scratch folder of :func:`own_folder` names was one of this machine, and is gone."""
+    begin, _, number = scratch.name.rpartition("-")
+    if not begin.endswith(f".unfinished-{_machine()}") or not number.isdecimal():
+        return False
+    try:
+        return psutil.Process(int(number)).status() == psutil.STATUS_ZOMBIE  # killed, and nobody asked how it ended
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.AccessDenied:
+        return False  # another user's, and alive
+
+
+def _machine() -> str:
+    return re.sub(r"[^A-Za-z0-9]", "", socket.gethostname())
 
 
 def _put(folder: Path, final: Path) -> None:

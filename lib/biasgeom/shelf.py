@@ -1,17 +1,20 @@
 """The models whose results are there: those under ``results/`` and those that other people contributed."""
 
 import json
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from biasgeom import archive, relabel, results
+from biasgeom import archive, names, relabel, results
 from biasgeom.claims import Tables
 
 MOST = 3
 """So many models are shown with all their notebooks, unless more are asked for: rendering one takes half a second."""
+NOT_ASKED = "Not asked for, or ended with an error."
+NOT_GIVEN = "Not in its archive."
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Shown:
     Attributes
     ----------
     name : str
-        The model's full name. Untrusted if contributed: escape it.
+        The model's full name, as its tables have it; pages show :attr:`title`. Untrusted if contributed: escape it.
     slug : str
     folder : Path
         Holds ``<paper>/<notebook>/`` with tables and ``run.json``.
@@ -31,6 +34,8 @@ class Shown:
         The name of the archive it came in, else nothing.
     in_full : bool
         Whether the book shows its notebooks, too.
+    namesake : bool
+        Whether another model has the same name but for the folders above.
     """
 
     name: str
@@ -39,6 +44,12 @@ class Shown:
     contributed: bool = False
     archive: str = ""
     in_full: bool = True
+    namesake: bool = False
+
+    @property
+    def title(self) -> str:
+        """What pages call it: its name, of a folder the last part; its slug where another model would be called so."""
+        return self.slug if self.namesake else names.public(self.name)
 
     @property
     def tag(self) -> str:
@@ -54,10 +65,8 @@ class Shown:
     @cached_property
     def runs(self) -> dict[str, dict[str, Any]]:
         """``run.json`` by notebook, ``"<paper>/<name>"``."""
-        paths = sorted(self.folder.glob("*/*/run.json"))
-        names = [path.parent.relative_to(self.folder).as_posix() for path in paths]
-        # What a run has not finished lies in a hidden folder.
-        return {n: json.loads(path.read_text()) for n, path in zip(names, paths, strict=True) if "/." not in n}
+        paths = _records(self.folder, "*/*/run.json")
+        return {path.parent.relative_to(self.folder).as_posix(): json.loads(path.read_text()) for path in paths}
 
     def tables(self, paper: str) -> Tables:
         return Tables(self.folder / paper)
@@ -69,8 +78,11 @@ class Shown:
         return [n for n in notebooks if n in self.runs and (self.folder / f"{n}.ipynb").exists()]
 
     def why_not(self, notebook: str) -> str:
-        """Why there is nothing of a notebook, or nothing to say."""
-        return "" if notebook in self.runs else self.described["skipped"].get(notebook, "")
+        """Why there is nothing of a notebook, in a sentence; nothing if it was run."""
+        if notebook in self.runs:
+            return ""
+        known = self.described["skipped"].get(notebook, NOT_GIVEN if self.contributed else NOT_ASKED)
+        return known.replace(self.name, names.public(self.name))
 
 
 def own(asked: Sequence[str], *, most: int = MOST) -> list[Shown]:
@@ -78,19 +90,30 @@ def own(asked: Sequence[str], *, most: int = MOST) -> list[Shown]:
 
     The asked ones are shown in full, and of the others as many as make ``most`` together.
     """
-    found = {}
-    for folder in sorted({path.parents[2] for path in results.root().glob("*/*/*/run.json")}):
-        for info in list(Shown("", folder.name, folder).runs.values())[:1]:
-            found[folder.name] = Shown(info["model"], folder.name, folder)
+    firsts: dict[Path, Path] = {}
+    for path in _records(results.root(), "*/*/*/run.json"):
+        firsts.setdefault(path.parents[2], path)
+    found = {at.name: Shown(json.loads(path.read_text())["model"], at.name, at) for at, path in firsts.items()}
     first = [Shown(name, results.slug(name), results.root() / results.slug(name)) for name in asked]
     others = [model for slug, model in found.items() if slug not in {one.slug for one in first}]
     room = max(0, most - len(first))
-    return first + others[:room] + [replace(model, in_full=False) for model in others[room:]]
+    return _told_apart(first + others[:room] + [replace(model, in_full=False) for model in others[room:]])
 
 
-def contributed() -> list[Shown]:
-    """What others ran: archives that were verified and unpacked."""
-    return [
-        Shown(given.name, given.slug, given.folder, contributed=True, archive=given.archive.name)
-        for given in archive.contributed()
+def contributed(own: Sequence[Shown]) -> list[Shown]:
+    """What others ran: archives that were verified and unpacked; titled otherwise than this clone's own models."""
+    given = [
+        Shown(one.name, one.slug, one.folder, contributed=True, archive=one.archive.name)
+        for one in archive.contributed()
     ]
+    return _told_apart([*own, *given])[len(own) :]
+
+
+def _told_apart(models: Sequence[Shown]) -> list[Shown]:
+    shared = Counter(names.public(model.name) for model in models)
+    return [replace(model, namesake=shared[names.public(model.name)] > 1) for model in models]
+
+
+def _records(folder: Path, pattern: str) -> list[Path]:
+    """In order, without those of runs that have not finished, which lie in hidden folders."""
+    return sorted(path for path in folder.glob(pattern) if not path.parent.name.startswith("."))

@@ -5,14 +5,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from biasgeom import cache, cluster, data, request, results
+from biasgeom import cache, cluster, data, results
 
 THREADS = 4
 """Of a notebook on a cluster, unless its profile says otherwise."""
@@ -47,43 +46,23 @@ def asked(
     NotReady
         Memory, disk, an extra, or access to a data set is missing; likewise.
     """
-    values = [request.values(chapters, profile, entry) for entry in models or [None]]
-    by_name = dict(zip(_available([request.model(chosen) for chosen in values]), values, strict=True))
     from biasgeom import plan
 
-    listed, lacking = [], []
-    for name, chosen in by_name.items():
+    wanted = plan.asked(models, profile, chapters)
+    from biasgeom.embedded import ModelNotAvailable  # pulls in torch, which a wrong parameter should not wait for
+
+    if absent := plan.unavailable(list(wanted)):
+        raise ModelNotAvailable("\n".join(absent.values()))
+    listed = []
+    for name, chosen in wanted.items():
         runs, skipped = plan.divided(name, chosen)
-        lacking += plan.shortages(name, runs) if here else []
         mem_mb, gpus, minutes = plan.resources(name, runs)
         sizes = {"mem_mb": mem_mb, "gpus": gpus, "minutes": minutes}
         listed.append({"name": name, "slug": results.slug(name), "values": runs, "skipped": skipped, **sizes})
-    lacking += plan.inaccessible({model["name"]: model["values"] for model in listed})
+    lacking = plan.lacking({model["name"]: model["values"] for model in listed}, here=here)
     if lacking and not anyway:
-        raise NotReady(
-            "\n- ".join(
-                ["not started, for want of (make book ANYWAY=yes starts all the same):", *dict.fromkeys(lacking)]
-            )
-        )
+        raise NotReady("\n- ".join(["not started, for want of (make book ANYWAY=yes starts all the same):", *lacking]))
     return {"profile": profile, "chapters": list(chapters or ()), "models": listed}
-
-
-def _available(asked: list[tuple[str, str | None, str | None]]) -> list[str]:
-    """The full names of models that can all be had."""
-    from biasgeom import models  # pulls in torch, which a wrong parameter should not wait for
-
-    def problem(one: tuple[str, str | None, str | None]) -> str:
-        try:
-            models.require(one[0], revision=one[1], adapter=one[2])
-        except models.ModelNotAvailable as error:
-            return str(error)
-        return ""
-
-    # Side by side, since each name that the hub does not answer for costs seconds.
-    with ThreadPoolExecutor(max_workers=8) as several:
-        if problems := list(filter(None, several.map(problem, asked))):
-            raise models.ModelNotAvailable("\n".join(problems))
-    return [models.full_name(*one) for one in asked]
 
 
 def run_all(asked: dict[str, Any], *, cores: str, profile: Path | None, render: bool) -> None:
