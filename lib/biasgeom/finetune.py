@@ -132,7 +132,7 @@ def aligned(lm: LanguageModel, rows: pd.DataFrame, settings: Settings, *, name: 
 
 
 def with_adapter(lm: LanguageModel, folder: Path, *, name: str) -> LanguageModel:
-    """A second model beside ``lm`` with a stored adapter on top, merged in float32: a pass then doesn't pay for factors.
+    """A second model beside ``lm`` with a stored adapter on top, merged in float32, which makes a pass cheaper.
 
     The two share no module, so that hooks on one are not on the other. Memory holds the weights twice.
 
