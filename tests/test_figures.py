@@ -209,23 +209,68 @@ def test_curves_draw_each_column_and_leave_out_what_is_undefined(order: list[str
     assert all(axis.get_legend() is None for axis in figure.axes[1:])
 
 
-@pytest.mark.parametrize("blocks", [2, 4, 30])
-def test_blocks_have_whole_ticks(blocks: int) -> None:
-    table = pd.DataFrame({"block": range(blocks), "step": range(blocks), "v": 0.5, "line": "a", "panel": "p"})
+@pytest.mark.parametrize("x", ["block", "step"])
+@pytest.mark.parametrize("blocks", [1, 2, 4, 30])
+def test_blocks_and_steps_have_whole_ticks(blocks: int, x: str) -> None:
+    table = pd.DataFrame({x: range(blocks), "strength": range(blocks), "v": 0.5, "line": "a", "panel": "p"})
     how = {"line": "line", "panel": "panel", "ylabel": "v"}
     drawn = [
-        figures.curves(table, x="block", panels={"v": "v"}, line="line", xlabel="block"),
-        figures.lines_with_bands(table, x="block", value="v", xlabel="block", **how),
-        figures_pairs.lines(table, x="block", y="v", xlabel="block", **how),
+        figures.curves(table, x=x, panels={"v": "v"}, line="line", xlabel=x),
+        figures.lines_with_bands(table, x=x, value="v", xlabel=x, **how),
+        figures_pairs.lines(table, x=x, y="v", xlabel=x, **how),
     ]
     for figure in drawn:
         figure.canvas.draw()
         ticks = figure.axes[0].get_xticks()
         np.testing.assert_array_equal(ticks, ticks.round())
-        assert len(ticks) > 1
+        assert len(ticks) >= min(blocks, 2)
     # The negative control: what is no block keeps Matplotlib's own, which fall between.
-    other = figures.curves(table, x="step", panels={"v": "v"}, line="line", xlabel="step").axes[0].get_xticks()
+    other = figures.curves(table, x="strength", panels={"v": "v"}, line="line", xlabel="s").axes[0].get_xticks()
     assert blocks == 30 or (other != other.round()).any()
+
+
+def test_an_axis_without_a_value_says_so_and_why() -> None:
+    table = pd.DataFrame({"block": [0, 1, 0, 1], "rho": [np.nan, np.nan, 0.1, np.nan], "panel": ["a", "a", "b", "b"]})
+    table = table.assign(line="x", undefined=["all alike", "all alike", None, None], number=1.0)
+    how = {"line": "line", "panel": "panel", "xlabel": "x", "ylabel": "y"}
+    bare = table.drop(columns="undefined")
+    assert notes(figures.lines_with_bands(table, x="block", value="rho", **how)) == ["all alike", None]
+    assert notes(figures.lines_with_bands(bare, x="block", value="rho", **how)) == ["no value is defined", None]
+    assert notes(figures_pairs.lines(table, x="block", y="rho", **how)) == ["all alike", None]
+    panels = {"rho": "ρ", "number": "n"}
+    first = table[table["panel"] == "a"]
+    assert notes(figures.curves(first, x="block", panels=panels, line="line", xlabel="x")) == ["all alike", None]
+    dots = {"row": "panel", "mark": "line", "xlabel": "x"}
+    assert notes(figures_pairs.dots(first, value="rho", **dots)) == ["all alike"]
+    assert notes(figures_pairs.dots(table, value="rho", **dots)) == [None]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"), [([0.0, 0.0], "every value is zero"), ([np.nan] * 2, "no value is defined"), ([0, 0.1], None)]
+)
+def test_bars_without_length_say_so(values: list[float], said: str | None) -> None:
+    table = pd.DataFrame({"concept": ["Jobs", "Colors"], "bar": "before", "value": values})
+    assert notes(figures.dodged_bars(table, group="concept", bar="bar", value="value", xlabel="x")) == [said]
+
+
+def notes(figure: Figure) -> list[str | None]:
+    """Why each panel is empty; None of one that is not."""
+    texts = [[text.get_text() for text in axis.texts] for axis in shown(figure)]
+    return [text[0].removeprefix("nothing to draw:\n") if text else None for text in texts]
+
+
+@pytest.mark.parametrize("middle", [1.2e-5, 3.7e-7, 5.00001, 123456.0])
+def test_tick_labels_are_the_values(middle: float) -> None:
+    """No factor or offset in a corner: the tiny values of a random model would be read as ones of order one."""
+    table = pd.DataFrame({"direction": ["none", "gender", "random 1"], "setting": "literal", "condition": "before"})
+    table = table.assign(nats=middle * (1 + np.arange(3) * 1e-6), bias_pol=middle * np.arange(1, 4))
+    drawn = dict(rows="condition", columns="setting", x="nats", y="bias_pol", xlabel="nats", ylabel="b")
+    figure = figures.against_random(table, **drawn)
+    figure.canvas.draw()
+    for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
+        assert axis.get_offset_text().get_text() == ""
+        shown_as = [float(label.get_text().replace("\N{MINUS SIGN}", "-")) for label in axis.get_ticklabels()]
+        np.testing.assert_allclose(shown_as, axis.get_ticklocs(), rtol=1e-7, atol=1e-12)
 
 
 def test_a_column_without_any_value_is_an_empty_panel() -> None:
@@ -300,6 +345,17 @@ def test_each_removed_direction_is_one_dot_of_its_kind() -> None:
     assert points["random direction"] == [[4.1, 0.39], [4.2, 0.41]]
     assert points["gender direction"] == [[4.5, 0.2]]
     assert points["nothing removed"] == [[4.0, 0.4]]
+
+
+def test_the_lowest_panel_of_each_column_has_its_numbers() -> None:
+    """One setting is not tried in the last row's condition: its numbers stand under the panel above."""
+    places = [("before", "literal"), ("before", "late"), ("after", "literal")]
+    table = pd.DataFrame([{"condition": c, "setting": s, "direction": "none"} for c, s in places])
+    drawn = dict(rows="condition", columns="setting", x="nats", y="bias_pol", xlabel="x", ylabel="y")
+    figure = figures.against_random(table.assign(nats=[1.0, 2.0, 3.0], bias_pol=0.1), **drawn)
+    numbered = [axis.get_title() for axis in shown(figure) if axis.xaxis.get_tick_params()["labelbottom"]]
+    assert numbered == ["late\nbefore", "literal\nafter"]
+    assert [axis.get_xlabel() for axis in shown(figure)] == ["", "x", "x"]
 
 
 # Colours --------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """One function a kind of figure; seaborn, one style. A figure gets tables and knows neither models nor files."""
 
 from collections.abc import Sequence
+from textwrap import fill
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -20,12 +21,25 @@ def style() -> None:
     sns.set_theme(context="notebook", style="ticks", font_scale=0.95)
     plt.rcParams.update({"figure.dpi": 110, "savefig.dpi": 150, "savefig.bbox": "tight", "axes.grid": True})
     plt.rcParams.update({"grid.alpha": 0.3, "axes.spines.top": False, "axes.spines.right": False})
+    # No factor or offset in a corner, far from the tick labels that it changes.
+    plt.rcParams.update({"axes.formatter.useoffset": False, "axes.formatter.limits": (-9, 9)})
 
 
 def whole_ticks(axis: plt.Axes, x: str) -> None:
-    """No tick between two blocks, however few there are; ``x`` is the axis' column."""
-    if x in ("block", "layer"):
-        axis.xaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10], integer=True))
+    """No tick between two blocks or steps, however few there are; ``x`` is the axis' column."""
+    if x in ("block", "layer", "step"):
+        axis.xaxis.set_major_locator(MaxNLocator(steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+
+
+def note_empty(axis: plt.Axes, rows: pd.DataFrame, value: str, *, bars: bool = False) -> None:
+    """Say in an axis without a ``value``, or with bars of no length, that it is empty, and why if the rows state it."""
+    known = rows[value].dropna()
+    if known.any() if bars else len(known):
+        return
+    stated = [why for column in ("undefined", "reason") if column in rows for why in rows[column].dropna() if why]
+    why = "every value is zero" if len(known) else "; ".join(dict.fromkeys(stated)) or "no value is defined"
+    style = {"ha": "center", "va": "center", "fontsize": "small", "backgroundcolor": "white"}
+    axis.text(0.5, 0.5, f"nothing to draw:\n{fill(why, 36)}", transform=axis.transAxes, **style)
 
 
 def signed_bars(table: pd.DataFrame, *, panel: str, label: str, value: str, low: str, high: str, xlabel: str) -> Figure:
@@ -126,6 +140,7 @@ def lines_with_bands(
             for edge, text in ((low, f"{curve}: 95 % interval"), (high, None)):
                 axis.plot(points[x], points[edge], color=colour, lw=0.6, ls="--", label=text)
         whole_ticks(axis, x)
+        note_empty(axis, rows_of_panel, value)
         if mark is not None:
             axis.axvline(mark, color="black", lw=0.9, ls=":")
         axis.set_title(name, fontsize="medium", fontweight="bold")
@@ -135,8 +150,7 @@ def lines_with_bands(
     for axis in axes.flat[len(groups) - columns : len(groups)]:
         axis.set_xlabel(xlabel)
         axis.tick_params(labelbottom=True)
-    for axis in axes[:, 0]:
-        axis.set_ylabel(ylabel)
+    plt.setp(axes[:, 0], ylabel=ylabel)
     # From all panels: one may lack a curve.
     legend = {
         label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
@@ -166,6 +180,7 @@ def curves(
             axis.axhline(0.5, color="black", lw=0.9, ls=":")
             axis.set_ylim(0, 1.04)
         whole_ticks(axis, x)
+        note_empty(axis, table, column)
         axis.set(title=title, xlabel=xlabel, ylabel="")
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
@@ -251,6 +266,7 @@ def dodged_bars(
     axis.invert_yaxis()
     axis.set_xlabel(xlabel)
     axis.grid(visible=False, axis="y")
+    note_empty(axis, table, value, bars=True)
     _legend(figure, axis)
     return figure
 
@@ -285,10 +301,11 @@ def against_random(table: pd.DataFrame, *, rows: str, columns: str, x: str, y: s
             axis.set_title(f"{column}\n{row}", fontsize="small", fontweight="bold")
             axis.set_ylim(bottom=0)
             axis.set_visible(bool(here.any()))
-    for axis in axes[-1]:
-        axis.set_xlabel(xlabel)
-    for axis in axes[:, 0]:
-        axis.set_ylabel(ylabel)
+    for column in axes.T:
+        lowest = [axis for axis in column if axis.get_visible()][-1]  # which need not lie in the last row
+        lowest.set_xlabel(xlabel)
+        lowest.tick_params(labelbottom=True)
+    plt.setp(axes[:, 0], ylabel=ylabel)
     _legend(figure, axes[0, 0])
     return figure
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from biasgeom.figures import BLUE, GREEN, GREY, ORANGE, PINK, whole_ticks
+from biasgeom.figures import BLUE, GREEN, GREY, ORANGE, PINK, note_empty, whole_ticks
 
 COLOURS = (BLUE, ORANGE, GREEN, PINK, GREY, "black")
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -157,6 +157,7 @@ def lines(
         if log_x and table[y].notna().any():  # an axis without a point has no logarithm
             axis.set_xscale("log")
         whole_ticks(axis, x)
+        note_empty(axis, table[table[panel] == title], y)
         axis.set_title(title, loc="left", fontweight="bold")
         axis.set(xlabel=xlabel, ylabel="")
     for axis in list(axes.values())[::2]:
@@ -181,6 +182,7 @@ def dots(table: pd.DataFrame, *, row: str, value: str, mark: str, xlabel: str, l
     axis.invert_yaxis()
     axis.set_xlabel(xlabel)
     axis.grid(visible=False, axis="y")
+    note_empty(axis, table, value)
     figure.legend(loc="outside lower center", ncols=max(1, min(3, len(marks))), frameon=False)
     return figure
 
