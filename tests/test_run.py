@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
@@ -237,3 +238,11 @@ def test_a_cell_that_is_no_python_is_refused(tmp_path: Path) -> None:
     notebook.write_text(json.dumps({"cells": [cell]}))
     with pytest.raises(run.ParameterError, match=r"broken.ipynb can't be read"):
         run.parameters(notebook)
+
+
+@pytest.mark.skipif(find_spec("ipywidgets") is not None, reason="with ipywidgets tqdm has nothing to warn of")
+@pytest.mark.parametrize(("first", "warned"), [("import biasgeom", False), ("pass", True)])
+def test_no_page_begins_with_a_warning_about_widgets(first: str, warned: bool) -> None:
+    # To tqdm, a loaded ipykernel.zmqshell is a notebook.
+    command = [sys.executable, "-c", f"import ipykernel.zmqshell\n{first}\nimport tqdm.auto"]
+    assert ("IProgress" in subprocess.run(command, capture_output=True, text=True, check=True).stderr) is warned

@@ -80,4 +80,9 @@ The package follows one stream, and a module imports only from those before it::
     sphinx_book, pages           render the book
 """
 
+import warnings
+
+# tqdm's bars are text here on purpose: widgets would be lost in the rendered pages. A notebook imports this first.
+warnings.filterwarnings("ignore", "IProgress not found")
+
 __version__ = "0.6.1"
