@@ -6,10 +6,12 @@ import shutil
 from functools import cache
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 from biasgeom import (
     archive,
+    claims_delta_b,
     comparison,
     comparison_page,
     data,
@@ -22,6 +24,7 @@ from biasgeom import (
     run,
     shelf,
 )
+from biasgeom.claims import HOLDS, NOT_RUN, MissingTable
 from biasgeom.markdown import escaped
 from biasgeom.shelf import Shown
 
@@ -255,6 +258,16 @@ def test_folders_are_titled_by_their_own_names_and_told_apart(place: Path) -> No
     assert f"# Model card: {escaped(results.slug(names[0]))}" in card
     page = json.loads((folder / "results" / results.slug(names[0]) / "judge/03_landscape.ipynb").read_text())
     assert "Model of this page: `tiny`" in json.dumps(page)
+
+
+def test_a_claim_that_was_not_judged_says_once_why() -> None:
+    undefined = pd.Series({"auc": None, "undefined": "no pair has an increase above 0.1"})
+    with pytest.raises(MissingTable) as missing:
+        claims_delta_b._defined(undefined, "auc")
+    said = fragments._grounds(NOT_RUN, str(missing.value))
+    assert said == r"**not run**: no number to judge by (no pair has an increase above 0\.1)"
+    assert fragments._grounds(NOT_RUN, "x has not been run") == "**not run**: x has not been run"
+    assert fragments._grounds(HOLDS, "r = 1") == "**holds**. Measured: r = 1"
 
 
 def test_weights_are_named_by_hash_commit_or_digest() -> None:

@@ -127,10 +127,18 @@ def verdicts(paper: str, model: Shown, labels: Collection[str], ending: str = ""
     name = f"tab-{dashed(paper)}-verdicts{ending}"
     shown = table(short, name=name, caption=VERDICTS, markup=("verdict", "where"))
     reasons = [
-        f"- *{escaped(row.claim)}* **{row.verdict}**. Measured: {escaped(row.evidence)}. Rule: {escaped(row.rule)}"
+        f"- *{escaped(row.claim)}* {_grounds(row.verdict, row.evidence)}. Rule: {escaped(row.rule)}"
         for row in found.itertuples()
     ]
     return shown + "\n### What was measured, by which rule\n\n" + "\n".join(reasons) + "\n"
+
+
+def _grounds(verdict: str, evidence: str) -> str:
+    """A verdict with what was measured; of a claim that was not judged, why not."""
+    if verdict != claims.NOT_RUN:
+        return f"**{verdict}**. Measured: {escaped(evidence)}"
+    _, undefined, reason = evidence.partition("undefined on this run: ")
+    return f"**{verdict}**: " + (f"no number to judge by ({escaped(reason)})" if undefined else escaped(evidence))
 
 
 def beside(paper: str, model: Shown, labels: Collection[str], ending: str = "") -> str:
