@@ -147,7 +147,7 @@ def test_handles_have_unit_length_and_the_unit_of_their_cue() -> None:
         np.testing.assert_allclose(a.vector, b.vector)
     one, reason = ground.handles(world.judge, train[:1], baselines, "Bandwagon-", [1])
     assert one == []
-    assert "1 effective pairs" in reason
+    assert "1 effective pair;" in reason
 
 
 def test_text_scores_follow_the_questions() -> None:

@@ -72,3 +72,24 @@ def test_directive_numbers_and_missing_values() -> None:
     assert text.startswith(":::{table} Cap.\n:name: tab-x\n\n| n | k |")
     assert text.endswith("| – | 2 |\n:::\n")
     assert "0\\.12 " in text
+
+
+def test_what_is_not_there_is_said_in_words() -> None:
+    assert markdown.number(float("nan"), ".2f", "no AUC (one class)") == "no AUC (one class)"
+    assert markdown.number(None, ".2f") == "undefined"
+    assert markdown.number(-0.0004, "+z.3f") == "+0.000"
+    assert markdown.span([0.25, float("nan"), 0.5], ".2f") == "0.25 to 0.50"
+    assert markdown.span([0.251, 0.249], ".2f") == "0.25"
+    assert markdown.span([float("nan")], ".2f", "no AUC") == "no AUC"
+    assert [markdown.count(n, "persona") for n in (0, 1, 2)] == ["0 personas", "1 persona", "2 personas"]
+
+
+def test_rows_without_a_value_become_a_sentence() -> None:
+    frame = pd.DataFrame({"judge": ["a_b", "a_b", "c"], "delta": [None, None, 0.5], "r": [None] * 3})
+    shown, left = markdown.known(frame, "delta", of="judge", why="for want of scores")
+    assert shown.to_dict("list") == {"judge": ["c"], "delta": [0.5]}
+    assert left == r" Left out, for want of scores: 2 rows of a\_b."
+    shown, left = markdown.known(frame[:2], "delta", of="judge", why="for want of scores")
+    assert shown.empty
+    assert list(shown) == list(frame)  # a table has its head, at least
+    assert markdown.known(frame[2:], "delta", of="judge", why="")[1] == ""

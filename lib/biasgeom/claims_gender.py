@@ -165,8 +165,8 @@ def _ablation(tables: Tables, condition: str) -> Verdict:
     below = (found["gender"] < found["random_low"]) & (found["gender"] < found["plain"])
     whole = found["gender_nats"] <= TOLERATED_NATS
     evidence = "by next-token proxy; " + "; ".join(
-        f"{r.Index}: {r.plain:.2f} → {r.gender:.2f}, random {r.random_low:.2f} to {r.random_high:.2f} (p = {r.p:.2g}), "
-        f"{r.gender_nats:+.2f} nats per token"
+        f"{r.Index}: {r.plain:#.2g} → {r.gender:#.2g}, random {r.random_low:#.2g} to {r.random_high:#.2g} "
+        f"(p = {r.p:.2g}), {r.gender_nats:+z.2f} nats per token"
         for r in found.itertuples()
     )
     if below["literal"] and whole["literal"] and found["p"]["literal"] < LEVEL:

@@ -4,11 +4,12 @@ See :mod:`biasgeom.claims`. A verdict rests on the page's own model, over the cu
 the positive control stand behind in the evidence. ``score-axis-as-far`` and ``cues-agree`` are about the control alone.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pandas as pd
 
 from biasgeom.claims import HOLDS, LIMITED, NOT_SHOWN, MissingTable, Tables, Verdict, by_count, named
+from biasgeom.markdown import span
 
 SEARCH, CAUSAL = "06_search", "07_causal"
 AXIS = "score axis"
@@ -63,13 +64,6 @@ def judged(tables: Tables, notebook: str, found: pd.DataFrame, rule: Rule) -> Ve
 def of_control(tables: Tables, notebook: str, found: pd.DataFrame, rule: Rule) -> Verdict:
     """The rule on the rows of the positive control alone."""
     return rule(found[found["judge"] != tables.info(notebook)["model"]])
-
-
-def span(values: Iterable[float], form: str = ".2g") -> str:
-    """The smallest and the largest number in words, the one if they look alike."""
-    found = pd.Series(values, dtype=float).dropna()
-    ends = list(dict.fromkeys(format(end, form) for end in (found.min(), found.max()))) if len(found) else ["none"]
-    return " to ".join(ends)
 
 
 def cues(found: pd.DataFrame) -> str:

@@ -6,7 +6,8 @@ See :mod:`biasgeom.claims` and :mod:`biasgeom.claims_judge_causal`.
 import pandas as pd
 
 from biasgeom.claims import HOLDS, LIMITED, NOT_SHOWN, Tables, Verdict, named
-from biasgeom.claims_judge_causal import AXIS, cues, judged, known, span
+from biasgeom.claims_judge_causal import AXIS, cues, judged, known
+from biasgeom.markdown import span
 
 DEFENCE = "08_defence"
 TEXT = "text rewrite"

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import pandas as pd
 
 from biasgeom.claims import HOLDS, LIMITED, NOT_SHOWN, MissingTable, Tables, Verdict, by_count, named
-from biasgeom.claims_judge_causal import judged, known, of_control, span, undefined
+from biasgeom.claims_judge_causal import judged, known, of_control, undefined
+from biasgeom.markdown import span
 
 PREDICTION = "09_prediction"
 LINEAR, TREES, TYPE, ORACLE = "linear projection", "GBDT", "type only", "oracle"

@@ -128,7 +128,8 @@ def cases(
         Fewer than :data:`MIN_PAIRS` pairs.
     """
     if len(pairs) < MIN_PAIRS:
-        raise ValueError(f"{len(pairs)} effective pairs; {MIN_PAIRS} or more are needed: judge more questions")
+        counted = "1 effective pair" if len(pairs) == 1 else f"{len(pairs)} effective pairs"
+        raise ValueError(f"{counted}; {MIN_PAIRS} or more are needed: judge more questions")
     texts = judge.items["text"].to_numpy()
     biased, base = texts[pairs["row"]].tolist(), texts[pairs["base_row"]].tolist()
     written = [rewrites[text] for text in biased]

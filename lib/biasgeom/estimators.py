@@ -95,7 +95,8 @@ def fit(
     if base.shape != biased.shape:
         raise ValueError(f"pairs need as many base as biased states, of one width; got {base.shape}, {biased.shape}")
     if len(base) < 2:
-        raise ValueError(f"{len(base)} effective pairs; 2 or more are needed: judge more questions")
+        counted = "1 effective pair" if len(base) == 1 else f"{len(base)} effective pairs"
+        raise ValueError(f"{counted}; 2 or more are needed: judge more questions")
     differences = biased - base
     if FAMILIES[method] == "discriminative":
         far = np.ones(len(biased), bool) if far is None else np.asarray(far, bool)

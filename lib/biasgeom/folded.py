@@ -56,7 +56,8 @@ def cross_validated(
         Too few pairs for the folds, or scores of which there is nothing to reduce.
     """
     if len(pairs) < (need := folds * defence.MIN_PAIRS):
-        raise ValueError(f"{len(pairs)} effective pairs; {folds} folds need {need}: judge more questions")
+        counted = "1 effective pair" if len(pairs) == 1 else f"{len(pairs)} effective pairs"
+        raise ValueError(f"{counted}; {folds} folds need {need}: judge more questions")
     fold = question_folds(pairs["question_id"], folds=folds, seed=seed)[list(pairs["question_id"])].to_numpy()
     parts = [defence.cases(lm, judge, pairs[fold == f], rewrites, readout=readout) for f in range(folds)]
     how = {"blocks": blocks, "floor": floor, "strengths": strengths, "seed": seed}

@@ -1,6 +1,7 @@
 """Tables as Markdown. What is shown is untrusted text (a model may have written it), so nothing in it is markup."""
 
 import re
+from collections.abc import Iterable
 
 import pandas as pd
 
@@ -57,6 +58,38 @@ def with_interval(
     shown = frame.drop(columns=[low, high, *filter(None, [value])])
     shown.insert(place, name, pd.Series(texts, frame.index, dtype=object))
     return shown
+
+
+def number(value: float | None, form: str, otherwise: str = "undefined") -> str:
+    """A number in a sentence, and words in its place if there is none."""
+    return otherwise if pd.isna(value) else format(value, form)
+
+
+def span(values: Iterable[float], form: str = ".2g", otherwise: str = "none") -> str:
+    """The smallest and the largest number in words, the one if they look alike, ``otherwise`` without any."""
+    found = pd.Series(values, dtype=float).dropna()
+    ends = dict.fromkeys(format(end, form) for end in (found.min(), found.max())) if len(found) else [otherwise]
+    return " to ".join(ends)
+
+
+def count(number: int, noun: str) -> str:
+    """How many in a sentence: 1 persona, 2 personas."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def known(frame: pd.DataFrame, value: str, *, of: str, why: str) -> tuple[pd.DataFrame, str]:
+    """The rows that have ``value``, without columns that are empty then, and a sentence on the others, else "".
+
+    Parameters
+    ----------
+    of : str
+        The column by which the sentence counts the rows that are left out; ``why`` is its reason.
+    """
+    lacking = frame[value].isna()
+    left = frame.loc[lacking, of].value_counts(sort=False)
+    counted = ", ".join(f"{count(n, 'row')} of {escaped(name)}" for name, n in left.items())
+    rows = frame[~lacking]
+    return rows.dropna(axis=1, how="all") if len(rows) else rows, f" Left out, {why}: {counted}." if counted else ""
 
 
 def _column(values: pd.Series, digits: int, markup: bool) -> list[str]:

@@ -9,7 +9,7 @@ import pandas as pd
 from biasgeom import __version__, comparison, fragments, names, run
 from biasgeom.claims import HOLDS, LIMITED, NOT_RUN, NOT_SHOWN, MissingTable
 from biasgeom.fragments import TITLES
-from biasgeom.markdown import escaped, table
+from biasgeom.markdown import count, escaped, table
 from biasgeom.shelf import Shown
 
 NOT_IN_FULL = (
@@ -88,8 +88,8 @@ def _provenance(model: Shown, infos: Sequence[Mapping[str, Any]]) -> str:
 
 def _not_in_this_book(model: Shown, paper: str) -> str:
     """That a chapter was run, if it was, which the book was made without."""
-    count = sum(notebook.startswith(f"{paper}/") for notebook in model.runs)
-    return f"Run, but left out of this book: *{TITLES[paper]}*, {count} notebooks.\n" if count else ""
+    ran = sum(notebook.startswith(f"{paper}/") for notebook in model.runs)
+    return f"Run, but left out of this book: *{TITLES[paper]}*, {count(ran, 'notebook')}.\n" if ran else ""
 
 
 def _chapter_link(paper: str, ending: str) -> str:
