@@ -109,4 +109,10 @@ def test_the_page_has_every_notebook_and_says_what_was_run(told: pd.DataFrame) -
     for notebook in run.notebooks():
         assert f"| {markdown.escaped(notebook)} |" in page
     assert "wildguardmix" in page.replace("\\", "")
+    # The second architecture lies beside the model: 8 and 14 billion parameters in bfloat16, more than either alone.
+    head, *body = ([cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("| "))
+    mb = {row[1].replace("\\", ""): row[head.index("paper: GPU MB".replace(":", "\\:"))] for row in body}
+    one = costs.of("judge/04_geometry", run.values_for("judge/04_geometry", "paper", None), **LARGE, bits=16)
+    second = catalogue.find("Qwen/Qwen3-14B").parameters * 2 / 2**20
+    assert float(mb["judge/04_geometry"]) == pytest.approx(one.gpu_mb + second, abs=1)
     assert "not run" in page or "benchmarks/results/" in page

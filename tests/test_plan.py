@@ -353,4 +353,6 @@ def test_what_renders_and_plans_does_not_wait_for_torch() -> None:
     script = "import sys, biasgeom.{}; sys.exit('torch' in sys.modules)"
     words = "__main__, biasgeom.pages, biasgeom.forecast, biasgeom.sweep, biasgeom.archive, biasgeom.release"
     assert subprocess.run([sys.executable, "-c", script.format(words)]).returncode == 0
+    checked = "plan; biasgeom.plan.asked(['a/b@c+d/e'], 'embedded', None)"  # all that a wrong parameter waits for
+    assert subprocess.run([sys.executable, "-c", script.format(checked)]).returncode == 0
     assert subprocess.run([sys.executable, "-c", script.format("facts")]).returncode == 1  # the negative control

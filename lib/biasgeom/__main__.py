@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from biasgeom import cluster, data, request, results, run, sweep
+from biasgeom import cluster, data, names, request, results, run, sweep
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -117,9 +117,9 @@ def _render(chosen: argparse.Namespace) -> int:
 
 
 def _export(chosen: argparse.Namespace) -> int:
-    from biasgeom import archive, inspection, models
+    from biasgeom import archive, inspection
 
-    slug = results.slug(models.full_name(*request.parts(chosen.model)))
+    slug = results.slug(names.full_name(*request.parts(chosen.model)))
     target = archive.export(slug, chosen.to or data.root() / "_build" / f"{slug}.zip")
     left_out: dict[str, list[str]] = {}
     for entry in inspection.checked(target)[0]["left_out"]:

@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
-from torch import nn
-from transformers import PreTrainedModel
 
 from biasgeom import data, hub
 from biasgeom.embedded import ModelNotAvailable
+
+if TYPE_CHECKING:  # at run time they load torch, which a name does not need
+    from torch import nn
+    from transformers import PreTrainedModel
 
 PLANTED = {"smollm2-135m-planted-judge": "judge/planted"}
 """Name → folder in ``data/`` of an adapter of this project, which names its base model."""
@@ -34,7 +37,7 @@ def find(adapter: str) -> tuple[str, str | None]:
     return place, commit
 
 
-def put_on(model: PreTrainedModel, adapter: str) -> tuple[nn.Module, str | None]:
+def put_on(model: "PreTrainedModel", adapter: str) -> tuple["nn.Module", str | None]:
     """The model in PEFT's wrapper with the adapter on it, and the adapter's commit on the hub.
 
     Raises

@@ -111,6 +111,33 @@ def of(
     )
 
 
+def second_models(values: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The other architecture that notebooks are to load beside the model, by notebook; of those that load one."""
+    named = {notebook: {**defaults(notebook), **chosen}.get("second") for notebook, chosen in values.items()}
+    return {notebook: name for notebook, name in named.items() if name}
+
+
+def each(values: Mapping[str, Mapping[str, Any]], model: Any, compared: Mapping[str, Any]) -> dict[str, Cost]:
+    """What each notebook will cost under its values, in the number format that they name.
+
+    Parameters
+    ----------
+    values : mapping
+        Notebook → parameter values.
+    model : Known or Facts
+        Its parameters and vocabulary count.
+    compared : mapping
+        Notebook → what is known of the architecture of :func:`second_models` that it will find.
+    """
+    found = {}
+    for notebook, chosen in values.items():
+        bits = 16 if chosen.get("dtype") == "bfloat16" else 32
+        second = (compared[notebook].parameters or 0) if notebook in compared else 0
+        sizes = {"parameters": model.parameters, "vocabulary": model.vocabulary}
+        found[notebook] = of(notebook, chosen, **sizes, bits=bits, second=second)
+    return found
+
+
 def with_control(notebooks: Iterable[str]) -> list[str]:
     """Those of the notebooks that hold the judge chapter's positive control beside the model."""
     return [notebook for notebook in notebooks if table().loc[notebook, "control"] > 0]
@@ -212,27 +239,25 @@ def _copies(one: Mapping[str, Any], other: Mapping[str, Any]) -> float:
 
 def fragment() -> str:
     """The cost page's tables in Markdown: notebook × profile, and what was measured and what is scaled."""
+    # What recipes and benchmarks read stands beside the code that trains and measures, which loads torch.
     from biasgeom import access
 
     profiles = {"embedded": REFERENCE, "thorough": REFERENCE, "paper": run.profile("paper")["model"]}
-    rows = []
-    for notebook in run.notebooks():
-        row: dict[str, Any] = {"notebook": notebook}
-        for name, model in profiles.items():
-            known, values = catalogue.find(model), run.values_for(notebook, name, model)
-            bits = 16 if values.get("dtype") == "bfloat16" else 32
-            sizes = {"parameters": known.parameters, "vocabulary": known.vocabulary, "bits": bits}
-            if name == "paper" and (second := catalogue.find(values.get("second", ""))):
-                sizes["second"] = second.parameters or 0
-            cost = of(notebook, values, **sizes)
+    rows: dict[str, dict[str, Any]] = {notebook: {"notebook": notebook} for notebook in run.notebooks()}
+    for name, model in profiles.items():
+        values = {notebook: run.values_for(notebook, name, model) for notebook in rows}
+        # An embedded second one is an extra that a machine has or has not, and the page is the same on all.
+        named = second_models(values).items() if name == "paper" else ()
+        beside = {notebook: known for notebook, second in named if (known := catalogue.find(second))}
+        for notebook, cost in each(values, catalogue.find(model), beside).items():
+            row = rows[notebook]
             if name != "paper":
                 row |= {f"{name}: minutes": cost.minutes, f"{name}: MB": cost.memory_mb}
                 continue
             row |= {"paper: GPU minutes": cost.gpu_minutes, "paper: GPU MB": cost.gpu_mb}
-            asked = access.needed({notebook: values})
+            asked = access.needed({notebook: values[notebook]})
             row["paper: downloads"] = ", ".join(dict.fromkeys(one.name for one in asked)) or "none"
-        rows.append(row)
-    made = pd.DataFrame(rows)
+    made = pd.DataFrame(rows.values())
     minutes = [column for column in made.columns if column.endswith("minutes")]
     total = {"notebook": "all", **made[minutes].sum(min_count=1), "paper: downloads": ""}
     made = pd.concat([made, pd.DataFrame([total])], ignore_index=True)

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
-import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from biasgeom import cache
 
@@ -106,6 +104,9 @@ def pieces(name: str) -> list[Path]:
 
 
 def _dequantise(pieces: list[Path], folder: Path) -> None:
+    import torch  # done once on a machine; who asks what there is does not wait for it
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
     folder.mkdir()
     with tempfile.TemporaryDirectory(dir=folder.parent) as joined, _parsed_once():
         whole = Path(joined) / "model.gguf"

@@ -26,6 +26,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from biasgeom import activated, adapters, cache, catalogue, counting, embedded, hub, names
 from biasgeom.embedded import EMBEDDED, ModelNotAvailable
+from biasgeom.names import full_name
 
 
 @dataclass
@@ -165,11 +166,6 @@ def matching_block(published_layer: int, blocks: int, *, published_blocks: int =
             f"a model of {published_blocks} blocks has blocks 0 to {published_blocks - 1}, not {published_layer}"
         )
     return round(published_layer * (blocks - 1) / (published_blocks - 1))
-
-
-def full_name(name: str, revision: str | None = None, adapter: str | None = None) -> str:
-    """``LanguageModel.name`` of what :func:`load` would return: name, ``@revision``, ``+adapter``."""
-    return name + (f"@{revision}" if revision else "") + (f"+{adapter}" if adapter else "")
 
 
 def require(name: str, *, revision: str | None = None, adapter: str | None = None) -> None:

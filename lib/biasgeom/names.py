@@ -1,8 +1,13 @@
-"""A model's name as the name of a folder or a file, and as others may read it."""
+"""A model's name in full, as the name of a folder or a file, and as others may read it."""
 
 import hashlib
 import re
 from pathlib import Path
+
+
+def full_name(name: str, revision: str | None = None, adapter: str | None = None) -> str:
+    """``LanguageModel.name`` of what :func:`biasgeom.models.load` would return: name, ``@revision``, ``+adapter``."""
+    return name + (f"@{revision}" if revision else "") + (f"+{adapter}" if adapter else "")
 
 
 def slug(model: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import huggingface_hub
 import psutil
 
-from biasgeom import cache, costs, request, run
+from biasgeom import cache, costs, names, request, run
 
 if TYPE_CHECKING:
     from biasgeom.facts import Facts
@@ -118,16 +118,12 @@ def costs_of(model: "Facts", values: Values) -> dict[str, costs.Cost]:
     """Each notebook's estimate; none for a model of unknown size."""
     if model.parameters is None or model.vocabulary is None:
         return {}
-    sizes = {"parameters": model.parameters, "vocabulary": model.vocabulary}
-    bits = {notebook: 16 if chosen.get("dtype") == "bfloat16" else 32 for notebook, chosen in values.items()}
-    beside = {notebook: second.parameters or 0 for notebook, second in compared(values).items()}
-    return {n: costs.of(n, chosen, **sizes, bits=bits[n], second=beside.get(n, 0)) for n, chosen in values.items()}
+    return costs.each(values, model, compared(values))
 
 
 def compared(values: Values) -> dict[str, "Facts"]:
     """Another architecture that notebooks load beside the model; they do without an embedded one that isn't here."""
-    named = {notebook: {**costs.defaults(notebook), **chosen}.get("second") for notebook, chosen in values.items()}
-    found = {notebook: look_up(name, None) for notebook, name in named.items() if name}
+    found = {notebook: look_up(name, None) for notebook, name in costs.second_models(values).items()}
     return {notebook: one for notebook, one in found.items() if one.kind == "hub" or not one.missing}
 
 
@@ -140,17 +136,15 @@ def asked(models: Sequence[str], profile: str, chapters: Sequence[str] | None) -
         A wrong parameter, chapter or profile; before torch is imported.
     """
     values = [request.values(chapters, profile, entry) for entry in models or [None]]
-    from biasgeom.models import full_name
-
-    return {full_name(*request.model(chosen)): chosen for chosen in values}
+    return {names.full_name(*request.model(chosen)): chosen for chosen in values}
 
 
-def unavailable(names: Sequence[str]) -> dict[str, str]:
+def unavailable(asked: Sequence[str]) -> dict[str, str]:
     """Those of the models that can't be had, with a sentence that says why and what to do."""
     from biasgeom import access
 
-    entries, found = [request.parts(name) for name in names], {}
-    for name, entry, problem in zip(names, entries, access.unavailable(entries), strict=True):
+    entries, found = [request.parts(name) for name in asked], {}
+    for name, entry, problem in zip(asked, entries, access.unavailable(entries), strict=True):
         model = look_up(*entry[:2])
         if problem:
             found[name] = problem

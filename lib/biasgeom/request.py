@@ -1,7 +1,7 @@
 """What a command line asks for: which models, notebooks, and parameter values.
 
 A model is asked for as ``name[@revision][+adapter]``: an embedded name, a hub id or a folder, on which an adapter (a
-folder or a hub id) may be put. :func:`biasgeom.models.full_name` writes the same.
+folder or a hub id) may be put. :func:`biasgeom.names.full_name` writes the same.
 """
 
 from collections.abc import Mapping, Sequence

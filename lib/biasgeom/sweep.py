@@ -11,7 +11,8 @@ from typing import Any
 
 import psutil
 
-from biasgeom import cache, cluster, data, results
+from biasgeom import cache, cluster, data, plan, results
+from biasgeom.embedded import ModelNotAvailable
 
 THREADS = 4
 """Of a notebook on a cluster, unless its profile says otherwise."""
@@ -46,11 +47,7 @@ def asked(
     NotReady
         Memory, disk, an extra, or access to a data set is missing; likewise.
     """
-    from biasgeom import plan
-
     wanted = plan.asked(models, profile, chapters)
-    from biasgeom.embedded import ModelNotAvailable  # pulls in torch, which a wrong parameter should not wait for
-
     if absent := plan.unavailable(list(wanted)):
         raise ModelNotAvailable("\n".join(absent.values()))
     listed = []
