@@ -42,8 +42,12 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, type[Chat]]]:
         yield served
 
 
-def test_the_projects_own_are_as_they_were() -> None:
+def test_the_projects_own_are_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int | None] = []
+    load = questions.load
+    monkeypatch.setattr(questions, "load", lambda *, number=None: read.append(number) or load(number=number))
     given, unanswered = asked.answers("project", 24)
+    assert read == [24]  # once
     pd.testing.assert_frame_equal(given, questions.load(number=24))
     table, unwritten = asked.conditions(given)
     pd.testing.assert_frame_equal(table, perturbations.conditions(questions.load(number=24)))

@@ -46,9 +46,8 @@ def answers(
     -----
     Ids and split of the benchmarks' questions are stored in the cache, in a folder for each ``number``.
     """
-    require(source, number, names=names, url=url)
-    if source == "project":
-        return questions.load(number=number or None), pd.DataFrame(columns=LOST)
+    if (own := _checked(source, number, names, url)) is not None:
+        return own, pd.DataFrame(columns=LOST)
     number = number or question_benchmarks.NUMBER
     found = question_benchmarks.load(cache.root() / f"benchmarks_{number}", number=number)
     held_out = found.loc[found["held_out"], "domain"].unique()
@@ -72,17 +71,22 @@ def require(source: str, number: int, *, names: str = "", url: str = "") -> None
     biasgeom.models.ModelNotAvailable
         A writer to be loaded here that can't be found.
     """
+    _checked(source, number, names, url)
+
+
+def _checked(source: str, number: int, names: str, url: str) -> pd.DataFrame | None:
+    """What :func:`require` does; returns this project's questions, whose number is known once they are read."""
     if source not in SOURCES:
         raise ValueError(f"source must be one of {', '.join(SOURCES)}, not {source!r}")
-    if source == "project":
-        questions.load(number=number or None)
-    elif not _named(names):
+    own = questions.load(number=number or None) if source == "project" else None
+    if own is None and not _named(names):
         raise ValueError("the benchmarks have no answers of their own: name one or more writers")
     for name in _named(names):
         if url:
             Endpoint(url, name)
         else:
             models.require(name)
+    return own
 
 
 def conditions(
