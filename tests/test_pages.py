@@ -220,11 +220,12 @@ def test_a_card_of_a_partial_book_says_what_is_lacking_and_why(place: Path) -> N
     there = place / "results" / "main"
     executed(there, "main", gender[:-1])
     skipped = dict.fromkeys((n for n in run.notebooks() if n.startswith("judge/")), "main has no chat template.")
-    (there / "model.json").write_text(json.dumps({"name": "main", "profile": "smoke", "skipped": skipped}))
+    told = {"name": "main", "profile": "smoke", "skipped": skipped, "asked": gender}
+    (there / "model.json").write_text(json.dumps(told))
     folder, _ = made(place, gender)
     card = (folder / "results/main/card.md").read_text()
     assert f"{len(gender) - 1} of {len(run.notebooks())}" in card
-    assert f"Not run for main: `{gender[-1].split('/')[1]}`. {escaped(shelf.NOT_ASKED)}" in card
+    assert f"Not run for main: `{gender[-1].split('/')[1]}`. {escaped(shelf.NOT_ENDED)}" in card
     assert f"Not run for main: the chapter *Auditing a fine-tune*. {escaped(shelf.NOT_ASKED)}" in card
     assert "Not run for main: the chapter *Judging the judge*. main has no chat template" in card
     chapters = "This book was made without *Auditing a fine-tune* and *Judging the judge* (`CHAPTERS=…`).\n"

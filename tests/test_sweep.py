@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from biasgeom import cluster, data, models, request, results, run, sweep
+from biasgeom import cluster, data, models, request, results, run, shelf, sweep
 from biasgeom.models import LanguageModel
 from bookcopy import Copy, copied, tables, without_template
 
@@ -86,10 +86,15 @@ def test_model_json_keeps_what_other_chapters_said(tmp_path: Path) -> None:
     sweep._describe(tmp_path, asked, "smoke")
     sweep._describe(tmp_path, {**asked, "values": {"delta_b/01_sentences": {}}, "skipped": {}}, "embedded")
     kept = json.loads((tmp_path / "model.json").read_text())
-    assert kept == {"name": "m", "profile": "embedded", "skipped": {"judge/01_data": "a reason"}}
+    told = {"name": "m", "profile": "embedded", "skipped": {"judge/01_data": "a reason"}}
+    assert kept == told | {"asked": ["delta_b/01_sentences", "gender/01_prompts"]}
     # It runs after all, since it was given a chat template.
     sweep._describe(tmp_path, {**asked, "values": {"judge/01_data": {}}, "skipped": {}}, "embedded")
     assert json.loads((tmp_path / "model.json").read_text())["skipped"] == {}
+    # What was asked for and left nothing is told from what nobody asked for.
+    shown = shelf.Shown("m", "m", tmp_path)
+    assert shown.why_not("judge/01_data") == shown.why_not("gender/01_prompts") == shelf.NOT_ENDED
+    assert shown.why_not("judge/02_humans") == shelf.NOT_ASKED
 
 
 def test_what_failed_is_named_by_model(tmp_path: Path) -> None:

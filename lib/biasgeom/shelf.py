@@ -13,7 +13,10 @@ from biasgeom.claims import Tables
 
 MOST = 3
 """So many models are shown with all their notebooks, unless more are asked for: rendering one takes half a second."""
-NOT_ASKED = "Not asked for, or ended with an error."
+NOT_ASKED = "Not asked for."
+NOT_ENDED = "Asked for, but it ended with an error, or was not reached."
+NOT_TOLD = "Not asked for, or ended with an error."
+"""Where no sweep of this version says what was asked for: by hand, or an older one."""
 NOT_GIVEN = "Not in its archive."
 
 
@@ -58,7 +61,7 @@ class Shown:
 
     @cached_property
     def described(self) -> dict[str, Any]:
-        """``model.json``: profile, and what was skipped with the reason; of a notebook run by hand there is none."""
+        """``model.json``: profile, what was asked for, what skipped and why; of notebooks run by hand there is none."""
         path = self.folder / "model.json"
         return json.loads(path.read_text()) if path.exists() else {"name": self.name, "profile": None, "skipped": {}}
 
@@ -81,7 +84,9 @@ class Shown:
         """Why there is nothing of a notebook, in a sentence; nothing if it was run."""
         if notebook in self.runs:
             return ""
-        known = self.described["skipped"].get(notebook, NOT_GIVEN if self.contributed else NOT_ASKED)
+        asked = self.described.get("asked")
+        lacking = NOT_TOLD if asked is None else NOT_ENDED if notebook in asked else NOT_ASKED
+        known = self.described["skipped"].get(notebook, NOT_GIVEN if self.contributed else lacking)
         return known.replace(self.name, names.public(self.name))
 
 

@@ -124,11 +124,13 @@ def _alone(root: Path) -> Iterator[int]:
 
 
 def _describe(folder: Path, model: dict[str, Any], profile: str) -> None:
-    """Write ``model.json``: what of this model was not run, and why, beside what other chapters' sweeps said of it."""
+    """Write ``model.json``: what of this model was asked for, and what is not run, and why; of other sweeps, too."""
     path = folder / "model.json"
-    before = json.loads(path.read_text())["skipped"] if path.exists() else {}
-    kept = {notebook: reason for notebook, reason in before.items() if notebook not in model["values"]}
-    text = json.dumps({"name": model["name"], "profile": profile, "skipped": {**kept, **model["skipped"]}}, indent=1)
+    before = json.loads(path.read_text()) if path.exists() else {"skipped": {}}
+    kept = {notebook: reason for notebook, reason in before["skipped"].items() if notebook not in model["values"]}
+    described = {"name": model["name"], "profile": profile, "skipped": {**kept, **model["skipped"]}}
+    described["asked"] = sorted({*before.get("asked", []), *model["values"]})
+    text = json.dumps(described, indent=1)
     if not path.exists() or path.read_text() != text:  # the pages depend on it
         folder.mkdir(parents=True, exist_ok=True)
         with cache.atomic(path) as scratch:
