@@ -189,6 +189,35 @@ def test_an_unknown_profile_names_the_known_ones() -> None:
         run.profile("everything")
 
 
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("gender/03_encodde: {draws: 20}", "no notebook 'gender/03_encodde'; did you mean 'gender/03_encoded'"),
+        ("3: {draws: 20}", "no notebook 3; there are delta_b/01_sentences, "),
+        ("gender/03_encoded:", "gender/03_encoded must hold parameter values by name, not None"),
+        ("[]", r"notebooks must hold parameter values by notebook, not \[\]"),
+        ("", "notebooks must hold parameter values by notebook, not None"),
+    ],
+)
+def test_a_profile_that_names_no_notebook_is_refused(own_build: Path, text: str, complaint: str) -> None:
+    (own_build / "notebooks").symlink_to(ENCODED.parents[1])
+    (own_build / "profiles" / "models").mkdir(parents=True)
+    named = own_build / "profiles" / "mine.yaml"
+    named.write_text(f"model: org/name\nnotebooks:\n  {text}\n")
+    with pytest.raises(run.ParameterError, match=rf"mine\.yaml: {complaint}"):
+        run.values_for("gender/03_encoded", "mine", None)
+    # Also where another profile starts from it, and where a model's own file names notebooks.
+    (own_build / "profiles" / "other.yaml").write_text("base: mine\n")
+    with pytest.raises(run.ParameterError, match=complaint):
+        run.profile("other")
+    named.write_text("model: org/name\n")
+    if text.startswith("gender"):
+        head = "name: org/name\nlicence: MIT\npage: ''\ngated: false\nbase: mine\nnotebooks:\n"
+        (own_build / "profiles" / "models" / "org--name.yaml").write_text(f"{head}  {text}\n")
+        with pytest.raises(run.ParameterError, match=rf"org--name\.yaml: {complaint}"):
+            run.values_for("gender/03_encoded", "mine", None)
+
+
 def test_the_embedded_profile_is_the_notebooks_default() -> None:
     model = next(p for p in run.parameters(ENCODED) if p.name == "model")
     assert run.values_for("gender/03_encoded", "embedded", None) == {"model": model.default.strip('"')}

@@ -27,7 +27,7 @@ from typing import Any
 
 import yaml
 
-from biasgeom import cache, catalogue, data
+from biasgeom import cache, catalogue, data, names
 
 TYPES = {"str": str, "int": int, "float": (int, float), "bool": bool, "list": list}
 
@@ -132,13 +132,17 @@ def check(notebook: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     checked = {}
     for name, value in values.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
-            raise ParameterError(f"{notebook.name} has no parameter {name!r}; {hint}")
+            raise ParameterError(f"{notebook.name} has no parameter {name!r}; {_nearest(name, known, 'it has')}")
         checked[name] = _typed(notebook, known[name], value)
     for parameter in known.values():
         _within(notebook, parameter, known, checked)
     return checked
+
+
+def _nearest(name: str, known: Collection[str], has: str) -> str:
+    """The name that was meant, or all that there are."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"{has} {', '.join(known)}"
 
 
 def _typed(notebook: Path, parameter: Parameter, value: Any) -> Any:
@@ -193,7 +197,7 @@ def profile(name: str) -> dict[str, Any]:
     Raises
     ------
     ParameterError
-        If there is no such profile, or it can't be read.
+        If there is no such profile, it can't be read, or it names a notebook that there is none of.
     """
     folder = data.root() / "profiles"
     path = folder / f"{name}.yaml"
@@ -207,10 +211,24 @@ def profile(name: str) -> dict[str, Any]:
         raise ParameterError(f"{path} can't be read as YAML in UTF-8: {error}") from error
     if not isinstance(found, dict):
         raise ParameterError(f"{path} must hold model, parameters and notebooks by name, not {type(found).__name__}")
+    _require_notebooks(path, found.get("notebooks", {}))
     if not found.get("base"):
         return found
     base, own = profile(found["base"]), found.get("notebooks", {})
     return {**base, "notebooks": _over(base.get("notebooks", {}), own)}
+
+
+def _require_notebooks(path: Path, stated: Any) -> None:
+    """Raise unless a profile's ``notebooks`` are parameter values by notebook: a wrong name would be passed over."""
+    if not isinstance(stated, dict):
+        raise ParameterError(f"{path}: notebooks must hold parameter values by notebook, not {stated!r}")
+    folder = data.root() / "notebooks"
+    known = sorted(file.relative_to(folder).with_suffix("").as_posix() for file in folder.glob("*/*.ipynb"))
+    for notebook, values in stated.items():
+        if notebook not in known:
+            raise ParameterError(f"{path}: no notebook {notebook!r}; {_nearest(str(notebook), known, 'there are')}")
+        if not isinstance(values, dict):
+            raise ParameterError(f"{path}: {notebook} must hold parameter values by name, not {values!r}")
 
 
 @functools.cache
@@ -235,6 +253,7 @@ def values_for(notebook: str, profile_name: str, model: str | None) -> dict[str,
         values["model"] = name
         known = catalogue.find(name)
         if known and known.base == profile_name and not known.endpoint:
+            _require_notebooks(catalogue.folder() / f"{names.slug(known.name)}.yaml", known.notebooks)
             values |= known.notebooks.get(notebook, {})
     return check(data.root() / "notebooks" / f"{notebook}.ipynb", values)
 
