@@ -93,3 +93,15 @@ def test_rows_without_a_value_become_a_sentence() -> None:
     assert shown.empty
     assert list(shown) == list(frame)  # a table has its head, at least
     assert markdown.known(frame[2:], "delta", of="judge", why="")[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"), [(1012.4, "1012"), (999.6, "1000"), (-2.5e6, "-2500000"), (99.96, "100"), (1.2e-5, "1.2e-05")]
+)
+def test_a_large_number_is_whole(number: float, shown: str) -> None:
+    assert cell(markdown.table(pd.DataFrame({"c": [number]}))) == shown
+
+
+def test_a_large_number_is_whole_also_with_its_interval() -> None:
+    frame = pd.DataFrame({"v": [123.4], "low": [99.7], "high": [1500.0]})
+    assert markdown.with_interval(frame, value="v", name="v")["v"].tolist() == ["123 (100 to 1500)"]

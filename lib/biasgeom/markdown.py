@@ -49,11 +49,11 @@ def with_interval(
     """
     bounds = zip(frame[low], frame[high], strict=True)
     texts: list[str | None] = [
-        None if pd.isna(a) or pd.isna(b) else f"{a:.{digits}g} to {b:.{digits}g}" for a, b in bounds
+        None if pd.isna(a) or pd.isna(b) else f"{_number(a, digits)} to {_number(b, digits)}" for a, b in bounds
     ]
     if value:
         both = zip(frame[value], texts, strict=True)
-        texts = [None if pd.isna(v) else f"{v:.{digits}g}" + (f" ({text})" if text else "") for v, text in both]
+        texts = [None if pd.isna(v) else _number(v, digits) + (f" ({text})" if text else "") for v, text in both]
     place = list(frame).index(value or low)
     shown = frame.drop(columns=[low, high, *filter(None, [value])])
     shown.insert(place, name, pd.Series(texts, frame.index, dtype=object))
@@ -92,7 +92,13 @@ def known(frame: pd.DataFrame, value: str, *, of: str, why: str) -> tuple[pd.Dat
     return rows.dropna(axis=1, how="all") if len(rows) else rows, f" Left out, {why}: {counted}." if counted else ""
 
 
+def _number(value: float, digits: int) -> str:
+    """So many significant digits, but no power of ten for a large number: that is whole, with all digits."""
+    text = f"{value:.{digits}g}"
+    return f"{value:.0f}" if "e+" in text else text
+
+
 def _column(values: pd.Series, digits: int, markup: bool) -> list[str]:
     if pd.api.types.is_float_dtype(values):
-        return ["–" if pd.isna(v) else escaped(f"{v:.{digits}g}") for v in values]
+        return ["–" if pd.isna(v) else escaped(_number(v, digits)) for v in values]
     return ["–" if pd.isna(v) else str(v) if markup else escaped(v) for v in values]
