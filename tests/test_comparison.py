@@ -85,8 +85,13 @@ def test_what_a_model_lacks_is_said_with_the_reason(tmp_path: Path) -> None:
 
 def test_not_asked_for_and_broken_are_two_reasons(tmp_path: Path) -> None:
     model = saved(tmp_path / "m", ROWS)
-    never = comparison.table([model], "delta_b/05_results", comparison.separation)["reason"].tolist()
-    assert never == [f"not run. {shelf.NOT_ASKED}"]
+    for asked, why in ((None, "NOT_TOLD"), (["delta_b/05_results"], "NOT_ENDED"), (["gender/01_prompts"], "NOT_ASKED")):
+        if asked:
+            described = {"name": "m", "profile": "smoke", "skipped": {}, "asked": asked}
+            (model.folder / "model.json").write_text(json.dumps(described))
+        again = Shown("m", "m", model.folder)
+        never = comparison.table([again], "delta_b/05_results", comparison.separation)["reason"].tolist()
+        assert never == [f"not run. {getattr(shelf, why)}"]
     given = saved(tmp_path / "g", ROWS, contributed=True)
     assert comparison.table([given], "delta_b/05_results", comparison.separation)["reason"].tolist() == [
         f"not run. {shelf.NOT_GIVEN}"
@@ -148,7 +153,8 @@ def test_every_section_is_written_and_names_are_escaped(tmp_path: Path) -> None:
         assert (tmp_path / "out" / f"{key}.csv").exists()
         text = (tmp_path / "out" / f"{key}.md").read_text()
         assert evil not in text
-        assert f"{escaped(evil)} (contributed)" in text
+        if key not in ("encoded", "contrast"):  # the other table of the same notebook says that it was not run
+            assert f"{escaped(evil)} (contributed)" in text
     expressed = (tmp_path / "out" / "expressed.md").read_text()
     assert "[m](model--m)" in expressed
     assert f"| model | condition | concept | {comparison.BIAS} | by chance | p |" in expressed
@@ -160,6 +166,25 @@ def test_every_section_is_written_and_names_are_escaped(tmp_path: Path) -> None:
     assert "{table}" not in separation
     assert "{figure}" not in separation
     assert separation.count("not run") == 2
+    # Both tables of a notebook stand below one heading: that it was not run is said once.
+    for first, second in (("latent", "encoded"), ("separation", "contrast")):
+        both = "".join((tmp_path / "out" / f"{key}.md").read_text() for key in (first, second))
+        assert both.count("not run") == 2, first
+
+
+def test_a_shift_that_no_judge_has_is_a_dash_with_the_reason(tmp_path: Path) -> None:
+    none = ROWS["judge/03_landscape/aggregates"].assign(reason="no pair with two scores")
+    none[["delta", "low_by_question", "high_by_question", "cohens_d", "p_adjusted"]] = np.nan
+    model = saved(tmp_path / "m", ROWS | {"judge/03_landscape/aggregates": none})
+    comparison_page.write([model], [model], tmp_path / "out")
+    page = (tmp_path / "out" / "susceptibility.md").read_text()
+    assert "| model | judge | readout | validity | cues | shift | note |" in page
+    assert "| negative | – | no pair with two scores |" in page
+    # The control: with shifts, and an older version's table without reasons.
+    rows = comparison.susceptibility(saved(tmp_path / "n", ROWS).tables("judge"))
+    shown = comparison.SECTIONS["susceptibility"].worded(rows)
+    assert shown["shift"].tolist() == ["-0.2 (-0.3 to -0.1)", "-0.65 (-0.7 to -0.6)"]
+    assert shown["note"].isna().all()
 
 
 def test_a_point_lies_where_its_number_is() -> None:

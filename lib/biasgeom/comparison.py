@@ -110,7 +110,8 @@ def susceptibility(tables: Tables) -> pd.DataFrame:
     found = tables("03_landscape", "aggregates", over="all")
     low, high = "low_by_question", "high_by_question"
     numbers = ["questions", "base_mean", "delta", low, high, "cohens_d", "p_adjusted"]
-    shifts = _numbers(found, ["judge", "aggregate"], numbers).rename(columns={low: "low", high: "high"})
+    found = found.assign(note=found.get("reason"))
+    shifts = _numbers(found, ["judge", "aggregate", "note"], numbers).rename(columns={low: "low", high: "high"})
     judges = _numbers(tables("03_landscape", "judges"), ["judge", "readout"], ["validity", "base sd"])
     return judges.merge(shifts, on="judge").rename(columns={"base sd": "base_sd"})
 
@@ -172,7 +173,8 @@ def _contrast_worded(rows: pd.DataFrame) -> pd.DataFrame:
 def _susceptibility_worded(rows: pd.DataFrame) -> pd.DataFrame:
     names = {"aggregate": "cues", "cohens_d": "Cohen's d", "p_adjusted": "p, adjusted"}
     made = with_interval(rows[rows["aggregate"].isin(PARTS)], value="delta", name="shift").rename(columns=names)
-    return made[["judge", "readout", "validity", "cues", "shift", "Cohen's d", "p, adjusted"]]
+    made["shift"] = made["shift"].fillna("–")  # also where no judge has one: the note says why
+    return made[["judge", "readout", "validity", "cues", "shift", "Cohen's d", "p, adjusted", "note"]]
 
 
 def _predictability_worded(rows: pd.DataFrame) -> pd.DataFrame:

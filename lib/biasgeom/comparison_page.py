@@ -32,9 +32,14 @@ def write(everyone: Sequence[Shown], linked: Sequence[Shown], folder: Path) -> N
     tables = {key: comparison.table(everyone, one.notebook, one.read) for key, one in SECTIONS.items()}
     tables["cost"] = comparison.cost(everyone).assign(reason=None)
     shapes = {key: (one.caption, one.worded) for key, one in SECTIONS.items()} | {"cost": (COST, _cost)}
+    said: set[tuple[str, str, str]] = set()
     for key, frame in tables.items():
         frame.to_csv(folder / f"{key}.csv", index=False, float_format="%.6g")
-        text = _section(key, frame, *shapes[key], linked)
+        # Two sections of one notebook stand below one heading, which says once that a model did not run it.
+        why = frame.assign(notebook=SECTIONS[key].notebook if key in SECTIONS else "")[["notebook", "model", "reason"]]
+        new = [one not in said for one in why.itertuples(index=False, name=None)]
+        text = _section(key, frame[new], *shapes[key], linked)
+        said |= set(why.dropna().itertuples(index=False, name=None))
         caption, alt, draw = FIGURES.get(key, ("", "", None))
         figure = draw(frame[frame["reason"].isna()]) if draw and frame["reason"].isna().any() else None
         if figure:
