@@ -102,6 +102,10 @@ _LOOK = r"""() => {
   for (const math of document.querySelectorAll('main .math'))
     if (!math.querySelector('mjx-container')) bad.push('formula not rendered: ' + math.textContent.slice(0, 60));
   if (document.querySelector('main mjx-merror')) bad.push('formula with an error');
+  for (const caption of document.querySelectorAll('main caption'))
+    if (caption.offsetWidth > caption.parentElement.clientWidth + 2) bad.push('caption cut off');
+  for (const cell of document.querySelectorAll('main .tag_parameters pre'))
+    if (cell.scrollWidth > cell.clientWidth + 2) bad.push('parameters cut off');
   const wide = document.documentElement.scrollWidth - window.innerWidth;
   if (wide > 2) bad.push('page is ' + wide + ' px wider than the screen');
   return bad;
