@@ -385,6 +385,19 @@ def test_looking_ahead_changes_no_decision(edge: float, ahead: int) -> None:
     assert several.evaluations <= 200
 
 
+def test_a_strength_beyond_the_boundary_is_not_taken_where_looking_ahead_met_one() -> None:
+    """Feasible up to 2, not between 2 and 5, feasible again above: one step at a time stops at the first violation."""
+
+    def evaluate(alpha: float) -> Outcome:
+        return Outcome(alpha, 1.0, 0.0 if 2 < alpha < 5 else 1.0)
+
+    how = {"min_spearman": 0.5, "start": 0.25, "tolerance": 0.02, "window": 1.0, "max_alpha": 16.0}
+    one, several = (search_alpha(evaluate, **how, ahead=ahead) for ahead in (1, 3))
+    beyond = several.trace["alpha"] > several.boundary
+    assert several.trace.loc[beyond, "feasible"].any()  # it was seen
+    assert several.alpha == one.alpha == one.boundary == several.boundary <= 2
+
+
 def test_rounded_candidates_are_evaluated_once() -> None:
     objective = Counted(lambda alpha: Outcome(alpha, 1.0, 1.0 if alpha < 3.017 else 0.0))
     found = search_alpha(objective, min_spearman=0.5, start=0.25, tolerance=0.02, window=1.0, step=0.02, scan=0)

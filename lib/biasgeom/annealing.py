@@ -103,8 +103,8 @@ def search_alpha(
         So many doublings, and levels of the bisection, are evaluated together: their outcomes decide as if they had
         come one by one, and the strengths that were not needed are looked at all the same. The paper: 1.
     rule : {"best", "last"}
-        The best feasible α of the whole search, of equal ones the smallest; or the one accepted last, as printed,
-        which may be worse and, where the penalty is small against the temperature, infeasible.
+        The best feasible α of the whole search up to the boundary, of equal ones the smallest; or the one accepted
+        last, as printed, which may be worse and, where the penalty is small against the temperature, infeasible.
     seed : int
         Of candidates and acceptances.
     trace : DataFrame, optional
@@ -119,8 +119,9 @@ def search_alpha(
 
     Notes
     -----
-    With α₀ infeasible, [0, α₀] is bisected, as printed. Feasible α above the first violation are not sought; below
-    it, a piece narrower than the scan's spacing can be missed. The printed search returns 0 where none is feasible.
+    With α₀ infeasible, [0, α₀] is bisected, as printed. Feasible α above the boundary are not sought, nor taken where
+    ``ahead`` met one; below it, a piece narrower than the scan's spacing can be missed. The printed search returns 0
+    where none is feasible.
     """
     values = {"start": start, "tolerance": tolerance, "window": window, "max_alpha": max_alpha}
     values |= {"temperature": temperature, "min_temperature": min_temperature, "penalty": penalty}
@@ -150,10 +151,11 @@ def search_alpha(
         if low > 0 and scan:
             step = low / scan
             ledger.ask([step * k for k in range(1, scan + 1)], "scan")
-            near = max(0.0, ledger.best() - step), min(boundary, ledger.best() + step)
+            top = ledger.best(boundary)
+            near = max(0.0, top - step), min(boundary, top + step)
             ledger.ask(np.linspace(*near, scan // 3 + 2)[1:-1].tolist(), "scan")
     found = ledger.trace()
-    chosen = last if rule == "last" else ledger.best()
+    chosen = last if rule == "last" else ledger.best(boundary)
     both = chosen, ledger.outcome(chosen), last, ledger.outcome(last)
     return AlphaSearch(*both, boundary, binding, evaluations=len(found), capped=ledger.capped, trace=found)
 

@@ -1,8 +1,8 @@
 """Edits of a state that depend on the state: erasing what tells biased from base, or steering where it looks biased.
 
-Neither is in the judge paper. LEACE is the least change of the states after which no linear classifier tells the two
-classes apart better than by chance (Belrose et al. 2023, arXiv 2306.03819). Both classes then have one mean, which lies
-between theirs: base states are moved, too, and biased ones not all the way to them.
+The judge paper names both and has done neither (A.3). LEACE is the least change of the states after which no linear
+classifier tells the two classes apart better than by chance (Belrose et al. 2023, arXiv 2306.03819). Both classes then
+have one mean, which lies between theirs: base states are moved, too, and biased ones not all the way to them.
 """
 
 import warnings

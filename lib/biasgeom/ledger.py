@@ -107,9 +107,9 @@ class Ledger:
         """Which constraint does not hold; empty: feasible."""
         return violated(outcome, *self.floors)
 
-    def best(self) -> float | None:
-        """The feasible α of largest W1; of equal ones, the smallest."""
-        feasible = [(-o.w1, a) for a, _ in self.used.values() if not self.violated(o := self.outcome(a))]
+    def best(self, most: float) -> float | None:
+        """The feasible α of largest W1, up to ``most``; of equal ones, the smallest."""
+        feasible = [(-o.w1, a) for a, _ in self.used.values() if a <= most and not self.violated(o := self.outcome(a))]
         return min(feasible)[1] if feasible else None
 
     def trace(self, *, everything: bool = False) -> pd.DataFrame:
