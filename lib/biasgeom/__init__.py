@@ -85,4 +85,4 @@ import warnings
 # tqdm's bars are text here on purpose: widgets would be lost in the rendered pages. A notebook imports this first.
 warnings.filterwarnings("ignore", "IProgress not found")
 
-__version__ = "0.6.1"
+__version__ = "0.6.2"
