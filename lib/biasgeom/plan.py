@@ -3,6 +3,7 @@
 Loading of torch waits until a model is looked at: a wrong parameter is refused before.
 """
 
+import functools
 import importlib.util
 import math
 import shutil
@@ -23,6 +24,9 @@ Values = Mapping[str, Mapping[str, Any]]
 
 WITHOUT_CHAT = ("judge/02_humans",)
 """Notebooks of the judge chapter that ask no judge."""
+SPOKEN = tuple(f"delta_b/{name}" for name in ("04_output", "05_results", "06_methods", "07_robustness", "08_cost"))
+SPOKEN = (*SPOKEN, "delta_b/10_monitor")
+"""Notebooks that read a model's output bias from the probabilities of adjectives."""
 LARGE = 1_000_000_000
 """Parameters from which a notebook asks a cluster for GPUs."""
 MARGIN, SHORTEST = 3, 60
@@ -43,6 +47,8 @@ def cannot(name: str, notebook: str, values: Mapping[str, Any] | None = None) ->
         The notebook's parameter values; its defaults hold for the others.
     """
     chosen = {**costs.defaults(notebook), **(values or {})}
+    if notebook in SPOKEN and (words := _adjectives(request.parts(name)[0])):
+        return f"{name}: {words}, so its output bias can't be read from them."
     judge = notebook.startswith("judge/") and notebook not in WITHOUT_CHAT
     if not (judge or _trains_on_chats(chosen)):
         return None
@@ -52,6 +58,24 @@ def cannot(name: str, notebook: str, values: Mapping[str, Any] | None = None) ->
     if judge:
         return f"{name} has no chat template: it can't be asked as a judge, and raw text is no substitute."
     return f"{name} has no chat template, and the recipe {chosen['recipe']} fine-tunes on chats."
+
+
+@functools.cache
+def _adjectives(name: str) -> str:
+    """What a model's vocabulary lacks for :mod:`biasgeom.probe`; empty if nothing, or if it is not in a folder here."""
+    folder = Path(name).expanduser()
+    if not list(folder.glob("tokenizer*")):
+        return ""
+    from transformers import AutoTokenizer
+
+    from biasgeom import probe
+
+    try:
+        found = len(probe.single_tokens(AutoTokenizer.from_pretrained(folder)))
+    except (OSError, ValueError):  # loading the model says what is wrong with it
+        return ""
+    few = f"{found} of {len(probe.POSITIVE)} adjective pairs are single tokens of its vocabulary"
+    return f"only {few}, {probe.FEWEST_PAIRS} are needed" if found < probe.FEWEST_PAIRS else ""
 
 
 def _trains_on_chats(values: Mapping[str, Any]) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from transformers import PreTrainedTokenizerBase
 
 from biasgeom import generation, sentences
 from biasgeom.models import LanguageModel
@@ -66,23 +67,29 @@ def adjective_tokens(lm: LanguageModel) -> pd.DataFrame:
     ValueError
         Fewer than six pairs are left.
     """
-    ids = _ids(lm)
+    pairs = single_tokens(lm.tokenizer)
+    if len(pairs) < FEWEST_PAIRS:
+        raise ValueError(
+            f"{lm.name}: only {len(pairs)} of {len(POSITIVE)} adjective pairs are single tokens, {FEWEST_PAIRS} are "
+            "needed; its output bias has to be measured on sampled text"
+        )
+    return pairs
+
+
+def single_tokens(tokenizer: PreTrainedTokenizerBase) -> pd.DataFrame:
+    """As :func:`adjective_tokens`, however few there are."""
+    ids = _ids(tokenizer)
     rows = [
         {"positive": good, "negative": bad, "positive_id": ids[f" {good}"], "negative_id": ids[f" {bad}"]}
         for good, bad in zip(POSITIVE, NEGATIVE, strict=True)
         if f" {good}" in ids and f" {bad}" in ids
     ]
-    if len(rows) < FEWEST_PAIRS:
-        raise ValueError(
-            f"{lm.name}: only {len(rows)} of {len(POSITIVE)} adjective pairs are single tokens, {FEWEST_PAIRS} are "
-            "needed; its output bias has to be measured on sampled text"
-        )
     return pd.DataFrame(rows)
 
 
-def _ids(lm: LanguageModel) -> dict[str, int]:
+def _ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     # Byte-level vocabularies write the space as Ġ, SentencePiece ones as ▁; encoding " good" differs among the latter.
-    return {token.replace("Ġ", " ").replace("▁", " "): place for token, place in lm.tokenizer.get_vocab().items()}
+    return {token.replace("Ġ", " ").replace("▁", " "): place for token, place in tokenizer.get_vocab().items()}
 
 
 def adjective_shares(lm: LanguageModel, *, stems: Sequence[str] = STEMS) -> pd.DataFrame:
@@ -133,7 +140,7 @@ def agreement(lm: LanguageModel, *, questions: Sequence[str] = QUESTIONS) -> pd.
     ValueError
         The vocabulary holds no "yes" or no "no" after a space.
     """
-    ids = _ids(lm)
+    ids = _ids(lm.tokenizer)
     yes, no = ([ids[word] for word in words if word in ids] for words in ((" yes", " Yes"), (" no", " No")))
     if not yes or not no:
         raise ValueError(f"{lm.name}: its vocabulary has no single token for {'no' if yes else 'yes'} after a space")
