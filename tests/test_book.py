@@ -166,3 +166,4 @@ def test_removed_and_plain_completions_are_equally_many(copy: Copy) -> None:
     """Bias_pol has a floor that falls with the number of completions: only equal numbers compare."""
     table = pd.read_csv(copy.results.parent / "05_ablation" / "ablation_sampled.csv")
     assert table["samples"].nunique() == 1
+    assert np.isfinite(table["nats"]).all()  # a broken model is not polarized either
