@@ -164,6 +164,15 @@ def test_likelihood_that_is_not_finite_stops_the_run(llama: LanguageModel) -> No
     assert list(cache.root().rglob("*.npy")) == []
 
 
+def test_the_text_whose_likelihood_is_not_finite_is_named(llama: LanguageModel) -> None:
+    texts = ["A doctor walks in.", "A nurse.", "Z walks in.", "A doctor walks in, and nobody"]
+    private = llama.tokenizer("Z", add_special_tokens=False)["input_ids"][0]
+    assert [private in llama.tokenizer(text)["input_ids"] for text in texts] == [False, False, True, False]
+    llama.core.get_input_embeddings().weight[private] = float("nan")
+    with pytest.raises(ArithmeticError, match="after text 2 are not finite"):
+        generation.negative_log_likelihood(llama, texts)
+
+
 # --- next token after a common beginning -----------------------------------------------------------------------------
 
 

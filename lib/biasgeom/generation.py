@@ -305,10 +305,11 @@ def negative_log_likelihood(
 def _nats(lm: LanguageModel, encoded: list[list[int]], budget: int | None) -> np.ndarray:
     def read(batch: Batch) -> np.ndarray:
         logits = lm.model(**batch.inputs(), use_cache=False).logits[:, :-1].float()
-        _check_finite(lm, logits.flatten(0, 1)[batch.attention_mask[:, 1:].flatten().bool()], batch.rows)
         chosen = torch.log_softmax(logits, dim=-1).gather(-1, batch.input_ids[:, 1:, None])[..., 0]
         kept = batch.attention_mask[:, 1:].bool()
-        return memory.to_host(-chosen.double().masked_fill(~kept, 0).sum(1))
+        sums = -chosen.double().masked_fill(~kept, 0).sum(1)
+        _check_finite(lm, sums[:, None], batch.rows)
+        return memory.to_host(sums)
 
     nats = np.empty(len(encoded))
     for batch, sums in in_batches(lm, encoded, read, budget=budget or token_budget(lm, logits=True)):
