@@ -147,8 +147,17 @@ def test_what_can_t_be_read_is_refused(llama: LanguageModel) -> None:
     llama.model.eval()
     with torch.no_grad():
         llama.blocks[1].mlp.down_proj.weight[0, 0] = torch.inf
-    with pytest.raises(activations.NonFiniteActivation, match="not finite"):
+    with pytest.raises(activations.NonFiniteActivation, match=r"the state at block 1 of answer \d is not finite"):
         readouts.read([llama], PROMPTS, [""])
+
+
+@torch.no_grad()
+def test_the_answer_that_is_not_finite_is_named(llama: LanguageModel) -> None:
+    asked = ["A nurse.", "A doctor walks in.", "A doctor walks in Z."]
+    private = llama.tokenizer("Z", add_special_tokens=False)["input_ids"][0]
+    llama.core.get_input_embeddings().weight[private] = torch.nan
+    with pytest.raises(activations.NonFiniteActivation, match="the state at block 0 of answer 2 is not finite"):
+        readouts.read([llama], asked, [""])
 
 
 def test_rows_are_memory_mapped_and_stay(llama: LanguageModel) -> None:

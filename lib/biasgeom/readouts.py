@@ -275,11 +275,11 @@ def _answer(lm: LanguageModel, tail: list[int], read: Read, rows: list[int], sto
         logits = read.go_on(lm, torch.cat(joined, dim=1), logits=len(joined))
     if width > 1:
         logits = torch.cat([logits, copy.deepcopy(read).go_on(lm, one, logits=1)], dim=1)
-    logits = logits.float()
     states = torch.stack([captured[block].to(lm.device).float() for block in blocks], dim=1)
-    if not torch.isfinite(states).all() or not torch.isfinite(logits.amax(-1)).all():
-        raise NonFiniteActivation(f"{lm.name} in {lm.dtype}: a state or logit among answers {rows} is not finite")
-    chances = torch.softmax(logits, dim=-1).double()
+    if bad := (~torch.cat([states.abs().amax(-1), logits.amax(-1)], dim=1).isfinite()).nonzero().tolist():
+        where = f"the state at block {bad[0][1]}" if bad[0][1] < len(blocks) else "a logit"
+        raise NonFiniteActivation(f"{lm.name} in {lm.dtype}: {where} of answer {rows[bad[0][0]]} is not finite")
+    chances = torch.softmax(logits.float(), dim=-1).double()
     scores = chances[:, 0, digits[1:]]
     tenth = scores[:, 0] * chances[:, 1, digits[0]]
     scores[:, 0] -= tenth
