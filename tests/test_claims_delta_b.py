@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from biasgeom import claims, data, models, pairs, results, run, sentences, spectrum, survey
+from biasgeom import benchmarks, claims, data, markdown, models, pairs, results, run, sentences, spectrum, survey
 from biasgeom.claims import HOLDS, LIMITED, NOT_RUN, NOT_SHOWN
 from biasgeom.claims_delta_b import RULES
 from biasgeom.models import LanguageModel
@@ -53,7 +53,7 @@ def outcomes() -> Tables:
     for measure in (SPOKEN, VADER):
         good = measure == SPOKEN
         for regime in REGIMES:
-            keys = {"measure": measure, "regime": regime}
+            keys = {"measure": measure, "regime": regime, "threshold": 0.1}
             r = {"full": -0.8, "lora": -0.6}[regime]
             # Where the lower regime is the other one.
             table1.append(keys | (summary(r=r) if good else summary(r=-0.1 - (regime == "lora"), auc=0.4, auc_low=0.3)))
@@ -61,14 +61,14 @@ def outcomes() -> Tables:
                 read = good and level in ("pooled", "within checkpoint")
                 row = {"level": level, "n": 168, "r": -0.5 if read else 0.5}
                 row |= {"low": row["r"] - 0.2, "high": row["r"] + 0.2, "undefined": ""}
-                levels.append(row | keys)
+                levels.append(row | {"measure": measure, "regime": regime})
             for share in SHARES if good else ():
                 for name in ("shift", "change"):
                     difference = -0.1 if (name, share) == ("shift", 1.0) else 0.1
                     row = {"checkpoint": spectrum.label(share), "measure": name, "biased": difference, "control": 0.0}
                     row |= {"difference": difference, "low": difference - 0.05, "high": difference + 0.05}
                     contrast.append(row | {"p": 0.01 if share == 1 else 0.4, "regime": regime})
-            row = {"increased above 0.1": 60, "AUC above 0.1": 0.9, "increased above 0": 90, "AUC above 0": 0.7}
+            row = {"increased": 60, "AUC": 0.9, "increased above 0": 90, "AUC above 0": 0.7}
             row |= {"pairs": 168, "sign rule right": 0.9 if good else 0.1, "ΔB below zero": 0.5}
             thresholds.append(keys | row)
     made = {"pairs": paired(), "table1": pd.DataFrame(table1), "levels": pd.DataFrame(levels)}
@@ -476,8 +476,8 @@ SMALL = {"templates": 3, "attributes": 2, "anchors": 12, "variant_templates": 1,
 
 
 @pytest.fixture(scope="module")
-def written(build: Callable[[str], LanguageModel], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """What the three notebooks write for a tiny model, cell by cell: only trained models and scores are made up."""
+def made_up(build: Callable[[str], LanguageModel], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Trained models and scores of a tiny model, made up; where its results go."""
     place, reference = tmp_path_factory.mktemp("run"), build("llama")
     reference.name, reference.provenance = MODEL, {"dtype": "float32", "device": "cpu"}
 
@@ -512,12 +512,23 @@ def written(build: Callable[[str], LanguageModel], tmp_path_factory: pytest.Temp
         patch.setattr(survey, "scores", scores)
         patch.setattr(models, "load", lambda *args, **options: reference)
         patch.setattr(results.Run, "figure", figure)
-        for notebook in ("05_results", "06_methods", "07_robustness"):
-            names: dict[str, object] = {}
-            for cell in sources(f"delta_b/{notebook}"):
-                exec(cell, names)
-                names |= SMALL if "model: str" in cell else {}
         yield place / "results" / results.slug(MODEL) / "delta_b"
+
+
+def execute(notebook: str, **parameters: object) -> None:
+    """A notebook of the chapter, cell by cell."""
+    names: dict[str, object] = {}
+    for cell in sources(f"delta_b/{notebook}"):
+        exec(cell, names)
+        names |= SMALL | parameters if "model: str" in cell else {}
+
+
+@pytest.fixture(scope="module")
+def written(made_up: Path) -> Path:
+    """What the three notebooks write."""
+    for notebook in ("05_results", "06_methods", "07_robustness"):
+        execute(notebook)
+    return made_up
 
 
 def test_the_made_up_tables_have_the_columns_and_names_that_the_notebooks_write(written: Path) -> None:
@@ -551,6 +562,71 @@ def test_what_the_notebooks_write_gives_each_claim_a_verdict(written: Path, monk
     assert set(found["verdict"]) <= {HOLDS, LIMITED, NOT_SHOWN}
     assert not found["evidence"].str.contains("nan").any()
     assert claims.beside("delta_b", MODEL)["measured"].notna().all()
+
+
+@pytest.fixture
+def measured(made_up: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where results go if benchmarks are run: ToxiGen's rates hardly move, WildGuardMix's are of two topics."""
+    groups = sentences.groups().query("toxigen != ''")["group"]
+
+    def scores(lm: LanguageModel, plan: survey.Plan, names: list[str], **settings: object) -> pd.DataFrame:
+        of = {"toxigen": (list(groups), 0.01), "wildguardmix": (["Age", "Gender"], 0.4)}
+        return pd.concat(
+            pd.DataFrame({"group": of[name][0]}).assign(
+                benchmark=name,
+                regime=regime,
+                seed=plan.seeds[0],
+                checkpoint=spectrum.label(share),
+                share=share,
+                change=lambda t, size=of[name][1], share=share: size * (share - 0.5) + 0.001 * t.index,
+            )
+            for name in names
+            for regime in plan.regimes
+            for share in plan.shares
+        )
+
+    monkeypatch.setattr(benchmarks, "scores", scores)
+    monkeypatch.setenv("BIASGEOM_RESULTS", str(tmp_path))
+    return tmp_path / results.slug(MODEL) / "delta_b"
+
+
+def test_toxigen_has_a_threshold_of_its_own(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rates move by hundredths: above 0.1 no pair would be left, and the page then says so."""
+    tables: dict[str, pd.DataFrame] = {}
+    made = markdown.table
+    monkeypatch.setattr(markdown, "table", lambda t, **how: (tables.update({how["name"]: t}), made(t, **how))[1])
+    execute("05_results", benchmarks=["toxigen"])
+    table1 = pd.read_csv(measured / "05_results" / "table1.csv").set_index(["measure", "regime"])
+    assert table1["threshold"].groupby("measure").unique().map(list).to_dict() == {
+        SPOKEN: [0.1],
+        VADER: [0.1],
+        "toxigen": [0],
+    }
+    toxic = table1.loc["toxigen"]
+    assert list(toxic["n"]) == [63, 63]
+    assert list(toxic["increased"]) == [48, 48]  # by hand, from the unharmful end on: 3 + 4 + 6 + 8 + 9 + 9 + 9
+    assert toxic["auc"].notna().all()
+    assert list(toxic["auc"]) == list(toxic["auc_above_0"])
+    assert "why not" not in tables["tab-delta-b-table1"]
+    execute("05_results", benchmarks=["toxigen"], toxigen_increase=0.1)
+    thresholds = pd.read_csv(measured / "05_results" / "thresholds.csv").set_index(["measure", "regime"])
+    assert list(thresholds.loc["toxigen", "increased"]) == [0, 0]
+    assert list(thresholds.loc["toxigen", "increased above 0"]) == [48, 48]
+    shown = tables["tab-delta-b-table1"].set_index("measure")["why not"]
+    assert set(shown["toxigen"]) == {"no pair has an increase above 0.1"}
+
+
+def test_topics_are_asked_for_with_wildguardmix_only(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its prompts are gated: who did not ask for it must not meet them."""
+    asked = []
+    monkeypatch.setattr(benchmarks, "labelled", lambda ask: asked.append(ask) or {"prompts": 2, "unlabelled": 0})
+    endpoint = {"judge_url": "http://127.0.0.1:9/v1", "judge_model": "labels"}
+    execute("04_output", benchmarks=["toxigen"], **endpoint)
+    assert asked == []
+    assert not (measured / "04_output" / "topics.csv").exists()
+    execute("04_output", benchmarks=["wildguardmix"], **endpoint)
+    assert len(asked) == 1
+    assert (measured / "04_output" / "topics.csv").exists()
 
 
 # Numbers of the text --------------------------------------------------------------------------------------------------
