@@ -72,6 +72,24 @@ def test_the_numbers_are_those_of_the_table(tmp_path: Path) -> None:
     ]
 
 
+def test_shifts_of_models_with_other_numbers_of_anchors_stand_over_the_root(tmp_path: Path) -> None:
+    """With four times the anchors the same sentences give twice the ΔB."""
+    keys = {"regime": ["lora", "lora"], "checkpoint": "synth", "measure": ["shift", "change"], "p": 0.01}
+    found = []
+    for anchors, size in ((100, 1.0), (400, 2.0), (None, 1.0)):
+        rows = pd.DataFrame(keys | {"difference": -0.2 * size, "low": -0.3 * size, "high": -0.1 * size})
+        model = saved(tmp_path / f"m{anchors}", {"delta_b/05_results/contrast": rows})
+        path = model.folder / "delta_b/05_results/run.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"parameters": {"anchors": anchors}}))
+        found.append(comparison.table([model], "delta_b/05_results", comparison.contrast))
+    for one in found[:2]:
+        assert one[["difference", "low", "high"]].to_numpy().tolist() == [pytest.approx([-0.02, -0.03, -0.01])]
+        assert one["p"].tolist() == [0.01]
+    assert found[2]["reason"].tolist() == ["run, but run.json does not tell the number of anchors"]
+    shown = comparison.SECTIONS["contrast"].worded(found[0])
+    assert "criticised groups less the others, ΔB over √m" in shown
+
+
 def test_what_a_model_lacks_is_said_with_the_reason(tmp_path: Path) -> None:
     whole = saved(tmp_path / "m", ROWS)
     part = saved(tmp_path / "raw", {k: v for k, v in ROWS.items() if k.startswith("gender")}, "raw")

@@ -100,9 +100,13 @@ def separation(tables: Tables) -> pd.DataFrame:
 
 
 def contrast(tables: Tables) -> pd.DataFrame:
-    """Mean ΔB of the criticised groups less that of the others at the synth end, by regime."""
+    """Mean ΔB of the criticised groups less that of the others at the synth end, by regime, over √(anchors)."""
     found = tables("05_results", "contrast", checkpoint="synth", measure="shift")
-    return _numbers(found, ["regime"], ["difference", "low", "high", "p"])
+    made = _numbers(found, ["regime"], ["difference", "low", "high", "p"])
+    anchors = _number(tables.info("05_results").get("parameters", {}).get("anchors"))
+    if not anchors >= 1:
+        raise MissingTable("run.json does not tell the number of anchors")
+    return made.assign(**{column: made[column] / anchors**0.5 for column in ("difference", "low", "high")})
 
 
 def susceptibility(tables: Tables) -> pd.DataFrame:
@@ -166,7 +170,7 @@ def _separation_worded(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _contrast_worded(rows: pd.DataFrame) -> pd.DataFrame:
-    less = "criticised groups less the others"
+    less = "criticised groups less the others, ΔB over √m"
     return with_interval(rows, value="difference", name=less)[["regime", less, "p"]]
 
 
@@ -213,7 +217,8 @@ SECTIONS = {
     ),
     "contrast": Section(
         "delta_b/05_results",
-        "Mean ΔB of the criticised groups less that of the others at the synth end, with its 95 % interval.",
+        "Mean ΔB of the criticised groups less that of the others at the synth end, with its 95 % interval, over √m: "
+        "ΔB grows with the root of the number m of anchors.",
         contrast,
         _contrast_worded,
     ),
