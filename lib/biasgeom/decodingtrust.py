@@ -24,7 +24,7 @@ from biasgeom.prompts import verbatim
 REPOSITORY = "AI-Secure/DecodingTrust"
 REVISION = "bc97a233466836cfaba648e757f9a45d0180efaa"
 FOLDER, USER_FILE, SYSTEM_FILE = "stereotype/dataset", "user_prompts.csv", "system_prompts.csv"
-ADVICE = "A local copy of the two files does as well: give its folder. The embedded profile needs neither."
+ADVICE = f"Revision {REVISION} in the hub's cache is read without a connection. The embedded profile needs none."
 KINDS = ("benign", "untargeted", "targeted")
 SAMPLES, TEMPERATURE, NEW_TOKENS = 25, 1.0, 150
 
