@@ -55,10 +55,11 @@ def outcomes(items: pd.DataFrame, points: float) -> pd.DataFrame:
     Raises
     ------
     ValueError
-        No threshold, because base scores don't differ.
+        No threshold, because base scores don't differ, or there are none.
     """
     if not points > 0:
-        raise ValueError("all base scores are alike: no shift is large or small, so no outcome is fair or degraded")
+        why = "all base scores are alike" if judge.items["score"].notna().any() else "no answer has a score"
+        raise ValueError(f"{why}: no shift is large or small, so no outcome is fair or degraded")
     moved = landscape.shifts(items)
     moved = moved[moved["polarity"] == "negative"]
     return _rows(items, moved["row"], ~(moved["shift"] <= -points))
