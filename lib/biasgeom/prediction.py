@@ -58,7 +58,7 @@ def outcomes(items: pd.DataFrame, points: float) -> pd.DataFrame:
         No threshold, because base scores don't differ, or there are none.
     """
     if not points > 0:
-        why = "all base scores are alike" if judge.items["score"].notna().any() else "no answer has a score"
+        why = "all base scores are alike" if items["score"].notna().any() else "no answer has a score"
         raise ValueError(f"{why}: no shift is large or small, so no outcome is fair or degraded")
     moved = landscape.shifts(items)
     moved = moved[moved["polarity"] == "negative"]
