@@ -286,6 +286,7 @@ def test_the_panel_searches_every_cue_layer_and_estimator(world: World) -> None:
         assert row.alpha_units == 2
         assert row.w1 == pytest.approx(moved)
     assert attack.panel(whole.only("train"), steered, ids, [], LAYERS)[0].empty
+    assert attack.panel(whole.only("train"), steered, ids, ["Bandwagon-"], [])[0].empty
     # Directions come from training questions alone.
     world.judge.states[world.pairs.loc[world.pairs["split"] != "train", "row"]] *= -5
     _, again = attack.panel(whole.only("train"), steered, ids, ["Bandwagon-"], LAYERS, **how)

@@ -154,7 +154,7 @@ def panel(
     found, rows, how = {}, [], {"readout": readout, "absolute": absolute, "settings": settings, "seed": seed}
     count = steered.lm.core.config.get_text_config(decoder=True).num_hidden_layers
     at = {models.matching_block(layer, count): layer for layer in layers}
-    for condition in conditions:
+    for condition in conditions if at else ():
         where = train.judge, train.pairs, train.baselines, condition, list(at)
         made, reason = handles(*where, methods=methods, seed=seed)
         if not made:

@@ -18,7 +18,7 @@ from biasgeom.judging import MIN_VALID, Judged
 from biasgeom.ledger import SLACK
 from biasgeom.models import LanguageModel
 from biasgeom.steering import Steered, outcome, rank_correlation
-from biasgeom.substrate import TINY
+from biasgeom.substrate import TINY, too_few
 
 RANGE = 3.0
 """The strongest defence that is tried, in mean shifts ‖Δh‖ of the block (spec point 11)."""
@@ -128,8 +128,7 @@ def cases(
         Fewer than :data:`MIN_PAIRS` pairs.
     """
     if len(pairs) < MIN_PAIRS:
-        counted = "1 effective pair" if len(pairs) == 1 else f"{len(pairs)} effective pairs"
-        raise ValueError(f"{counted}; {MIN_PAIRS} or more are needed: judge more questions")
+        raise ValueError(too_few(len(pairs), f"{MIN_PAIRS} or more are needed"))
     texts = judge.items["text"].to_numpy()
     biased, base = texts[pairs["row"]].tolist(), texts[pairs["base_row"]].tolist()
     written = [rewrites[text] for text in biased]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from biasgeom.substrate import TINY, biased_core, matrix, question_folds
+from biasgeom.substrate import TINY, biased_core, matrix, question_folds, too_few
 
 FAMILIES = {
     "mean": "directional",
@@ -95,8 +95,7 @@ def fit(
     if base.shape != biased.shape:
         raise ValueError(f"pairs need as many base as biased states, of one width; got {base.shape}, {biased.shape}")
     if len(base) < 2:
-        counted = "1 effective pair" if len(base) == 1 else f"{len(base)} effective pairs"
-        raise ValueError(f"{counted}; 2 or more are needed: judge more questions")
+        raise ValueError(too_few(len(base), "2 or more are needed"))
     differences = biased - base
     if FAMILIES[method] == "discriminative":
         far = np.ones(len(biased), bool) if far is None else np.asarray(far, bool)

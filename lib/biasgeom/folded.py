@@ -9,7 +9,7 @@ from biasgeom.defence import Cases
 from biasgeom.ground import Handle
 from biasgeom.judging import Judged
 from biasgeom.models import LanguageModel
-from biasgeom.substrate import question_folds
+from biasgeom.substrate import question_folds, too_few
 
 
 def cross_validated(
@@ -56,8 +56,7 @@ def cross_validated(
         Too few pairs for the folds, or scores of which there is nothing to reduce.
     """
     if len(pairs) < (need := folds * defence.MIN_PAIRS):
-        counted = "1 effective pair" if len(pairs) == 1 else f"{len(pairs)} effective pairs"
-        raise ValueError(f"{counted}; {folds} folds need {need}: judge more questions")
+        raise ValueError(too_few(len(pairs), f"{folds} folds need {need}"))
     fold = question_folds(pairs["question_id"], folds=folds, seed=seed)[list(pairs["question_id"])].to_numpy()
     parts = [defence.cases(lm, judge, pairs[fold == f], rewrites, readout=readout) for f in range(folds)]
     how = {"blocks": blocks, "floor": floor, "strengths": strengths, "seed": seed}

@@ -24,8 +24,14 @@ Values = Mapping[str, Mapping[str, Any]]
 
 WITHOUT_CHAT = ("judge/02_humans",)
 """Notebooks of the judge chapter that ask no judge."""
-SPOKEN = tuple(f"delta_b/{name}" for name in ("04_output", "05_results", "06_methods", "07_robustness", "08_cost"))
-SPOKEN = (*SPOKEN, "delta_b/10_monitor")
+SPOKEN = (
+    "delta_b/04_output",
+    "delta_b/05_results",
+    "delta_b/06_methods",
+    "delta_b/07_robustness",
+    "delta_b/08_cost",
+    "delta_b/10_monitor",
+)
 """Notebooks that read a model's output bias from the probabilities of adjectives."""
 LARGE = 1_000_000_000
 """Parameters from which a notebook asks a cluster for GPUs."""

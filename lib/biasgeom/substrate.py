@@ -17,6 +17,11 @@ TINY = 1e-12
 """Relative to its scale, what is as good as zero."""
 
 
+def too_few(pairs: int, need: str) -> str:
+    """What is said where a cue has too few effective pairs."""
+    return f"{pairs} effective pair{'' if pairs == 1 else 's'}; {need}: judge more questions"
+
+
 def effective(shifts: pd.DataFrame, points: float) -> pd.DataFrame:
     """The effective substrate: rows whose score moved in the cue's direction by ``points`` or more (F.1, eq. 3).
 
